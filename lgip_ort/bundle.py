@@ -1,0 +1,258 @@
+"""The bundle: a folder with one model's two ONNX graphs, its tokenizer, its preprocessing and a manifest.
+
+The layout is the one of transformers.js and the onnx-community exports: either side's tools open the other's files.
+
+    onnx/vision_model_fp16.onnx   pixel_values -> image_embeds   (+ .onnx_data where it is large)
+    onnx/text_model_fp16.onnx     input_ids    -> text_embeds
+    tokenizer.json  preprocessor_config.json  config.json
+    manifest.json                 what this module reads and checks
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import tempfile
+import types
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lgip_ort.errors import UsageFault
+
+FORMAT = "lgip-ort bundle"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+
+Tower = Literal["vision", "text"]
+Precision = Literal["fp16", "fp32"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Which weights the graphs hold.
+
+    `source`: `hub`, `path`, `demo` or `random`; `name`: hub id or weights tag, path, or `seed N`;
+    `sha256` is taken over the tensors (name, dtype, shape, bytes, sorted by name), so that it does not depend on the
+    file format they came in.
+    """
+
+    source: Literal["hub", "path", "demo", "random"]
+    name: str
+    revision: str | None
+    sha256: str
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a graph. A `str` in `shape` is a symbolic dimension."""
+
+    name: str
+    dtype: str
+    shape: list[int | str]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One tower in one precision. `fp32` lists what stayed in fp32 in a graph of lower precision, and why."""
+
+    tower: Tower
+    precision: Precision
+    file: str
+    opset: int
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    fp32: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TextSpec:
+    """How text becomes `input_ids`.
+
+    `lengths`: `any` where the tower is causal and pools at the end-of-text token, so that padding changes nothing;
+    `trained` where only `context_length` is right. `source`: `original`, or `stand-in` where weights are random and
+    the original tokenizer is out of reach. `clean`: what the original does to a text that `tokenizer.json` can't say,
+    in this order, before it: `ftfy` mends mojibake, curly quotes and ligatures, `html` resolves entities, twice.
+    `reference`: the class of the original tokenizer.
+    """
+
+    context_length: int
+    pad_id: int
+    eot_id: int
+    lengths: Literal["any", "trained"]
+    source: Literal["original", "stand-in"] = "original"
+    clean: list[Literal["ftfy", "html"]] = field(default_factory=list)
+    reference: str = ""
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """How an image becomes `pixel_values`.
+
+    `resize`: `shortest` scales the shortest side to `size` and crops the centre, `squash` ignores the aspect.
+    `convert`: whether the colour mode is made RGB `before` or `after` resizing; it changes palette and alpha images.
+    `arithmetic`: whose rounding of the crop and of the normalisation, so that results are equal to the last bit.
+    """
+
+    size: int
+    resize: Literal["shortest", "squash"]
+    interpolation: Literal["bicubic", "bilinear", "nearest"]
+    convert: Literal["before", "after"]
+    mean: list[float]
+    std: list[float]
+    arithmetic: Literal["open_clip", "transformers"]
+    reference: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything a runtime must know about a bundle. Read with `open_bundle`, written by the exporter."""
+
+    model: str
+    library: Literal["open_clip", "transformers"]
+    architecture: str
+    weights: Weights
+    embedding_dim: int
+    activation: dict[str, str]
+    graphs: list[Graph]
+    text: TextSpec
+    image: ImageSpec
+    files: dict[str, str]
+    check: dict[str, Any]
+    created_by: dict[str, str]
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle: its folder, its manifest, and the sha256 of the manifest, which stands for all of it."""
+
+    folder: Path
+    manifest: Manifest
+    sha256: str
+
+    def graph(self, tower: Tower) -> Graph:
+        """The graph of `tower`: fp16 where there is one. Raises UsageFault where the manifest names none."""
+        found = {g.precision: g for g in self.manifest.graphs if g.tower == tower}
+        for precision in ("fp16", "fp32"):
+            if precision in found:
+                return found[precision]
+        raise UsageFault(f"{self.folder / MANIFEST}: no graph of the {tower} tower")
+
+    def path(self, name: str) -> Path:
+        """The absolute path of the bundle's file `name`."""
+        return self.folder / name
+
+
+def open_bundle(folder: Path) -> Bundle:
+    """Open and check a bundle: format version, every file inside the folder, every sha256.
+
+    Raises UsageFault naming the file, what was found and what was expected.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UsageFault(f"{folder}: not a bundle, {MANIFEST} is missing")
+    raw = path.read_bytes()
+    try:
+        data = json.loads(raw)
+    except ValueError as error:
+        raise UsageFault(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise UsageFault(f"{path}: not a manifest of a {FORMAT}")
+    if data.get("format_version") != FORMAT_VERSION:
+        raise UsageFault(
+            f"{path}: format version {data.get('format_version')!r} found, {FORMAT_VERSION} expected; export again"
+        )
+    manifest = _build(Manifest, data, str(path))
+    for graph in manifest.graphs:
+        if graph.file not in manifest.files:
+            raise UsageFault(f"{path}: graph {graph.file} has no sha256 under 'files'")
+    for name, expected in manifest.files.items():
+        file = _inside(folder, name, path)
+        if not file.is_file():
+            raise UsageFault(f"{file}: named by {MANIFEST}, but missing")
+        found = sha256_file(file)
+        if found != expected:
+            raise UsageFault(f"{file}: sha256 {found[:12]}... found, {expected[:12]}... expected by {MANIFEST}")
+    return Bundle(folder=folder, manifest=manifest, sha256=hashlib.sha256(raw).hexdigest())
+
+
+@contextmanager
+def write_bundle(folder: Path, overwrite: bool) -> Iterator[Path]:
+    """A temporary folder beside `folder` that takes its place when the block ends without an exception.
+
+    After an exception nothing is left. Raises UsageFault where `folder` exists and `overwrite` is False.
+    """
+    if folder.exists() and not overwrite:
+        raise UsageFault(f"{folder} exists; --overwrite replaces it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    temporary.chmod(0o755)  # mkdtemp makes folders private, a published bundle is not
+    try:
+        yield temporary
+        if folder.exists():
+            retired = temporary.with_name(temporary.name + "-old")
+            folder.replace(retired)
+            temporary.replace(folder)
+            shutil.rmtree(retired)
+        else:
+            temporary.replace(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `manifest.json`, with a stable order and format: equal manifests are equal bytes."""
+    text = json.dumps(dataclasses.asdict(manifest), indent=2, ensure_ascii=False) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def sha256_file(path: Path) -> str:
+    """The sha256 of a file, as 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _inside(folder: Path, name: str, manifest: Path) -> Path:
+    root = folder.resolve()
+    file = (root / name).resolve()
+    if not file.is_relative_to(root):
+        raise UsageFault(f"{manifest}: {name!r} leaves the bundle's folder")
+    return folder / name
+
+
+def _build(kind: Any, data: Any, where: str) -> Any:
+    """`data`, as read from JSON, as an instance of the annotated type `kind`; UsageFault where they do not agree."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(data, dict):
+        hints = typing.get_type_hints(kind)
+        known = {f.name: f for f in dataclasses.fields(kind)}
+        if unknown := sorted(set(data) - set(known)):
+            raise UsageFault(f"{where}: unknown field {unknown[0]!r}")
+        for name, f in known.items():
+            required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+            if required and name not in data:
+                raise UsageFault(f"{where}: field {name!r} is missing")
+        return typing.cast(Any, kind)(**{n: _build(hints[n], v, f"{where}: {n}") for n, v in data.items()})
+    if origin is list and isinstance(data, list):
+        return [_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(data)]
+    if origin is dict and isinstance(data, dict):
+        return {key: _build(args[1], value, f"{where}.{key}") for key, value in data.items()}
+    if origin is Literal and data in args:
+        return data
+    if origin in (typing.Union, types.UnionType):
+        for arg in args:
+            if isinstance(data, arg):
+                return data
+    if kind is Any or (isinstance(kind, type) and isinstance(data, kind) and not isinstance(data, bool)):
+        return data
+    if kind is float and isinstance(data, int):
+        return float(data)
+    expected = f"one of {', '.join(map(repr, args))}" if origin is Literal else str(getattr(kind, "__name__", kind))
+    raise UsageFault(f"{where}: {data!r} found, {expected} expected")

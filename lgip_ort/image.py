@@ -1,0 +1,93 @@
+"""Image files to `pixel_values`, exactly as the original preprocessing does it, with Pillow and NumPy alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from lgip_ort.bundle import ImageSpec
+
+MAX_PIXELS = 89_478_485
+"""Largest image that is decoded: a quarter of a gibibyte in RGB. Known before any pixel is read."""
+
+INTERPOLATION = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+
+
+class ImageFault(Exception):
+    """An image file that can't be read. The message is the reason, without the path."""
+
+
+def read_image(path: Path) -> Image.Image:
+    """Decode an image file whole, in its own colour mode; its EXIF orientation is not applied.
+
+    Raises ImageFault with the reason where the file is no image, is cut short, or has more than MAX_PIXELS pixels.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns about large images and about odd EXIF blocks; the bound below is the rule, EXIF is not used.
+            warnings.simplefilter("ignore")
+            image = Image.open(path)
+            if image.width * image.height > MAX_PIXELS:
+                raise ImageFault(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,}")
+            image.load()
+            return image
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise ImageFault(f"{type(error).__name__}: {error}".replace(str(path), path.name)) from error
+
+
+def preprocess(images: Sequence[Image.Image], spec: ImageSpec) -> NDArray[np.float32]:
+    """Decoded images in any colour mode -> float32 (n, 3, size, size)."""
+    out = np.empty((len(images), 3, spec.size, spec.size), np.float32)
+    for row, image in zip(out, images, strict=True):
+        row[:] = _normalise(_pixels(image, spec), spec).transpose(2, 0, 1)
+    return out
+
+
+def _pixels(image: Image.Image, spec: ImageSpec) -> NDArray[np.uint8]:
+    """One image as uint8 (size, size, 3). The order of resizing and conversion matters for palette and alpha images."""
+    if spec.convert == "before":
+        image = image.convert("RGB")
+    image = image.resize(_target(image, spec), INTERPOLATION[spec.interpolation])
+    image = _centre(image, spec)
+    return np.asarray(image.convert("RGB"))
+
+
+def _target(image: Image.Image, spec: ImageSpec) -> tuple[int, int]:
+    """Width and height to resize to; the long side is cut, not rounded, by both reference libraries."""
+    if spec.resize == "squash":
+        return spec.size, spec.size
+    short = min(image.size)
+    width, height = (int(spec.size * side / short) if side != short else spec.size for side in image.size)
+    return width, height
+
+
+def _centre(image: Image.Image, spec: ImageSpec) -> Image.Image:
+    """The central square; torchvision rounds half a pixel to even, transformers rounds it down."""
+    spare = image.width - spec.size, image.height - spec.size
+    if spec.arithmetic == "open_clip":
+        left, top = (round(n / 2) for n in spare)
+    else:
+        left, top = (n // 2 for n in spare)
+    return image.crop((left, top, left + spec.size, top + spec.size))
+
+
+def _normalise(pixels: NDArray[np.uint8], spec: ImageSpec) -> NDArray[np.float32]:
+    """uint8 -> float32 with the rounding of the reference: one divides in float32, the other multiplies in float64."""
+    mean, std = (np.array(values, np.float32) for values in (spec.mean, spec.std))
+    scaled: NDArray[np.float32]
+    if spec.arithmetic == "open_clip":
+        scaled = np.divide(pixels, np.float32(255), dtype=np.float32)
+    else:
+        scaled = np.multiply(pixels, 1 / 255, dtype=np.float64).astype(np.float32)
+    scaled -= mean
+    scaled /= std
+    return scaled

@@ -1,0 +1,1 @@
+"""What people and programs read of a run: `contract` (JSON), `console` (terminal), `html` (a page)."""

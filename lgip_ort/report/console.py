@@ -1,0 +1,118 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lgip_ort.metrics import ALL
+from lgip_ort.parity import Comparison
+from lgip_ort.report.contract import weights
+from lgip_ort.run import Run
+
+COLOURS = {"equal": "green", "drifted": "red", "inconclusive": "yellow"}
+
+
+def print_run(console: Console, run: Run) -> None:
+    """The profile of a run, what it was made of, and where it lies."""
+    stamp = run.stamp
+    provider, precision, data = stamp["provider"], stamp["precision"], stamp["dataset"]
+    table = _table(f"LGIP profile of {stamp['model']}", ("metric", "pairs of"), ("value", "95 % interval", "n"))
+    table.caption = "↑ higher is better, ↓ lower is better"
+    last = None
+    for row in run.profile().iter_rows(named=True):
+        if last not in (None, (row["metric"], row["kind"])):
+            table.add_section()
+        last = (row["metric"], row["kind"])
+        table.add_row(
+            f"{row['metric']} {'↑' if row['higher_is_better'] else '↓'}",
+            Text(
+                _pairs_of(row["kind"], row["family"], row["stratum"]),
+                style="" if row["family"] != ALL else "bold",
+            ),
+            f"{row['value']:.4f}",
+            _interval(row["ci_low"], row["ci_high"]),
+            f"{row['n']:,}",
+        )
+    console.print(table)
+    missing = f", {data['missing']:,} of {data['named']:,} not there" if data["missing"] else ""
+    lines = [
+        f"engine     {stamp['engine']}, {provider['active']} (asked: {provider['asked']}), "
+        f"{precision['asked']} executed as {precision['executed']}",
+        f"weights    {weights(stamp['weights'])}",
+        f"data       {data['name']}, {stamp['n']['images']:,} images, {data['captions']:,} captions{missing}",
+        f"pairs      {stamp['n']['effective']:,} of {stamp['n']['original']:,} scored, "
+        f"{stamp['n']['skipped']} images skipped",
+        f"seconds    {stamp['seconds']['total']:.1f}" + (" (an earlier run, shown again)" if run.reused else ""),
+        f"run        {run.folder}",
+    ]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    for row in run.skipped().head(10).iter_rows(named=True):
+        console.print(Text(f"skipped    {row['path']}: {row['reason']}", style="yellow"), soft_wrap=True)
+    if "error" in stamp:
+        console.print(Text(f"FAILED     {stamp['error']}", style="bold red"), soft_wrap=True)
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """The verdict, every row behind it, and the pairs whose sign changed."""
+    reference, candidate = comparison.reference.stamp, comparison.candidate.stamp
+    table = _table(
+        f"{candidate['model']}: {_engine(candidate)} against {_engine(reference)}",
+        ("metric", "pairs of"),
+        ("reference", "candidate", "delta", "95 % interval", "margin"),
+    )
+    table.add_column("verdict")
+    for row in comparison.rows:
+        verdict = row.verdict + (f", {row.images_needed} images would do" if row.images_needed else "")
+        table.add_row(
+            row.metric,
+            Text(_pairs_of(row.kind, row.family, row.stratum)),
+            f"{row.reference:.4f}",
+            f"{row.candidate:.4f}",
+            f"{row.delta:+.1e}",
+            _interval(row.ci_low, row.ci_high, "+.1e"),
+            f"{row.margin:.4f}",
+            Text(verdict, style=COLOURS[row.verdict]),
+        )
+    console.print(table)
+    cosine = ", ".join(
+        f"{k.replace('_', ' ')} {v:.6f}" for k, v in comparison.embedding_cosine.items() if v is not None
+    )
+    console.print(
+        Text(f"cosine of embeddings: {cosine}; largest difference of a score: {comparison.max_ds:.1e}"),
+        soft_wrap=True,
+    )
+    console.print(Text(f"sign changes: {len(comparison.sign_changes)} of {comparison.flips} flips"))
+    for pair in comparison.sign_changes.head(5).iter_rows(named=True):
+        before, after = pair["s"] - pair["s_perturbed"], pair["s_candidate"] - pair["s_perturbed_candidate"]
+        line = f"  image {pair['image_id']}: {pair['text']!r} / {pair['perturbed']!r}: {before:+.5f} -> {after:+.5f}"
+        console.print(Text(line), soft_wrap=True)
+    console.print(Text(f"verdict: {comparison.verdict}", style=f"bold {COLOURS[comparison.verdict]}"))
+
+
+def _table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
+    for name in left:
+        table.add_column(name, no_wrap=True)
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _engine(stamp: dict[str, Any]) -> str:
+    return f"{stamp['engine']} {stamp['provider']['active']} {stamp['precision']['asked']}"
+
+
+def _pairs_of(kind: str, family: str, stratum: str) -> str:
+    """`flip`, `flip: colour`, or for one wrapper its template."""
+    if family in (ALL, kind):
+        return f"{kind}, all" if family == ALL else kind
+    return f"  {family}" if stratum == ALL else f"    {stratum}"
+
+
+def _interval(low: float | None, high: float | None, form: str = ".4f") -> str:
+    return "too few images" if low is None or high is None else f"{low:{form}} .. {high:{form}}"

@@ -1,0 +1,61 @@
+"""The object that `--json` prints for a run. Fields are added, never renamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from lgip_ort.metrics import ALL, METRICS
+from lgip_ort.run import Run
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """A run as one JSON object. Shares and cosines are plain numbers, times are seconds."""
+    stamp = run.stamp
+    profile = run.profile()
+    strata = profile.drop("higher_is_better").to_dicts()
+    return {
+        "status": stamp["status"],
+        **({"error": stamp["error"]} if "error" in stamp else {}),
+        "model": stamp["model"],
+        "weights": weights(stamp["weights"]),
+        "weights_sha256": stamp["weights"]["sha256"],
+        "engine": stamp["engine"],
+        "provider": {"asked": stamp["provider"]["asked"], "active": stamp["provider"]["active"]},
+        "precision": stamp["precision"],
+        "padding": stamp["padding"],
+        "suite": stamp["suite"],
+        "seed": stamp["seed"],
+        "dataset": {
+            name: stamp["dataset"][name] for name in ("name", "hash", "images", "captions", "missing", "named")
+        },
+        "pairs": stamp["pairs"],
+        "skipped": run.skipped().to_dicts(),
+        "metrics": {m.name: headline(profile, m.name, m.kind) for m in METRICS if m.kind != "identity"},
+        "strata": strata,
+        "seconds": stamp["seconds"],
+        "run": str(run.folder),
+        "reused": run.reused,
+    }
+
+
+def weights(stamp: dict[str, Any]) -> str:
+    """Which weights, in a word or two: `random`, a hub revision, or a path."""
+    match stamp["source"]:
+        case "random":
+            return "random"
+        case "hub":
+            return f"{stamp['name']}@{stamp['revision']}" if stamp["revision"] else str(stamp["name"])
+        case _:
+            return str(stamp["name"])
+
+
+def headline(profile: pl.DataFrame, metric: str, kind: str) -> dict[str, Any]:
+    """A metric over all pairs of its kind: value, ci_low, ci_high, n; value None and n 0 where there are none."""
+    row = profile.filter(
+        (pl.col("metric") == metric) & (pl.col("kind") == kind) & (pl.col("family") == ALL) & (pl.col("stratum") == ALL)
+    )
+    if row.is_empty():
+        return {"value": None, "ci_low": None, "ci_high": None, "n": 0}
+    return row.select("value", "ci_low", "ci_high", "n").row(0, named=True)

@@ -1,0 +1,255 @@
+"""A run: an engine over a table, kept in a folder with its stamp, shard by shard.
+
+run.json            the stamp: what went in, what ran it, how it ended
+table.parquet       the pairs
+images.parquet      the images: image_id, path, split
+scores/*.parquet    a file a shard, named by what went in: a run that was cut short goes on where it was
+embeddings/*.parquet  a fixed sample of vectors, to compare runs by cosine
+skipped.parquet     images that could not be read, with the reason
+profile.parquet     the metrics
+report.html
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from lgip_ort import __version__, metrics
+from lgip_ort.atomic import replacing, write_json
+from lgip_ort.dataset import Dataset
+from lgip_ort.engine import Engine
+from lgip_ort.errors import RunFault, UsageFault
+from lgip_ort.score import SCORES, SKIPPED, Progress, ShardScores, score_shard
+from lgip_ort.table import count_kinds, table_sha256
+
+SHARD_IMAGES = 512
+SAMPLED_VECTORS = 20_000
+STAMP = "run.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be scored: the same for every engine, so that runs can be compared."""
+
+    dataset: Dataset
+    table: pl.DataFrame
+    suite: str
+    seed: int
+    batch_size: int
+    max_skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. `stamp` is the content of run.json; `reused` says that nothing had to be computed."""
+
+    folder: Path
+    stamp: dict[str, Any]
+    reused: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the result can't be trusted; `stamp["error"]` says why."""
+        return bool(self.stamp["status"] != "done")
+
+    def table(self) -> pl.DataFrame:
+        """The pairs, scored or not."""
+        return pl.read_parquet(self.folder / "table.parquet")
+
+    def pairs(self) -> pl.DataFrame:
+        """The scored pairs: table and scores."""
+        return metrics.join_scores(self.table(), _read_all(self.folder / "scores"))
+
+    def profile(self) -> pl.DataFrame:
+        """The profile, see `metrics.PROFILE`."""
+        return pl.read_parquet(self.folder / "profile.parquet")
+
+    def skipped(self) -> pl.DataFrame:
+        """Images that could not be read: image_id, path, reason."""
+        return pl.read_parquet(self.folder / "skipped.parquet")
+
+    def embeddings(self) -> pl.DataFrame:
+        """The sampled vectors: tower, key, vector."""
+        return _read_all(self.folder / "embeddings")
+
+
+def open_run(folder: Path) -> Run:
+    """A run that was finished before. Raises UsageFault where the folder holds none."""
+    try:
+        stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageFault(f"{folder}: not a run, {STAMP} is missing") from error
+    except ValueError as error:
+        raise UsageFault(f"{folder / STAMP}: not JSON: {error}") from error
+    if stamp.get("status") != "done":
+        raise UsageFault(f"{folder}: the run is {stamp.get('status')!r}, not done")
+    return Run(folder, stamp, reused=True)
+
+
+def execute(
+    engine: Engine, plan: Plan, out: Path, progress: Progress, overwrite: bool = False, load: float = 0.0
+) -> Run:
+    """Score `plan` with `engine` into a folder of its own under `out`.
+
+    The folder's name holds a hash of everything that went in. Where the same run is there and done, nothing is computed
+    and nothing written; where it was cut short, its finished shards are kept; `overwrite` starts anew. `load` is how
+    many seconds the engine took to load.
+
+    Raises RunFault where a score is not finite. More than `max_skipped` unreadable images make a run that has failed.
+    """
+    began = time.perf_counter()
+    inputs = _inputs(engine, plan)
+    name = f"{plan.dataset.name}-{plan.suite}-{_hash8(inputs)}"
+    stamp = engine.stamp
+    kind = f"{stamp.engine}-{stamp.provider['active']}-{stamp.precision['asked']}"
+    folder = out / stamp.model / kind / name
+    if overwrite and (folder / STAMP).exists():
+        shutil.rmtree(folder)
+    if (folder / STAMP).exists():
+        found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        if found["status"] == "done" and found["n"]["skipped"] <= plan.max_skipped:
+            return Run(folder, found, reused=True)
+    record = _record(engine, plan, inputs)
+    write_json(folder / STAMP, record)
+    try:
+        with replacing(folder / "table.parquet") as path:
+            plan.table.write_parquet(path)
+        with replacing(folder / "images.parquet") as path:
+            plan.dataset.images.write_parquet(path)
+        seconds = _score(engine, plan, folder, progress)
+        _finish(folder, plan, record)
+    except RunFault as fault:
+        write_json(folder / STAMP, record | {"status": "failed", "error": str(fault)})
+        raise
+    record["finished"] = _now()
+    record["seconds"] = {"load": load, **seconds, "total": load + time.perf_counter() - began}
+    write_json(folder / STAMP, record)
+    return Run(folder, record)
+
+
+def _score(engine: Engine, plan: Plan, folder: Path, progress: Progress) -> dict[str, float]:
+    """Score every shard that is not there yet. Returns the seconds spent on images, on texts and on the rest."""
+    seconds = {"images": 0.0, "texts": 0.0, "score": 0.0}
+    sample = min(1.0, SAMPLED_VECTORS / max(1, len(plan.table)))
+    for index, images in enumerate(plan.dataset.images.iter_slices(SHARD_IMAGES)):
+        table = plan.table.join(images, on="image_id", how="semi", maintain_order="left")
+        name = f"{index:05d}-{table_sha256(table)[:8]}.parquet"
+        if (folder / "scores" / name).exists():
+            progress("images", len(images))
+            continue
+        began = time.perf_counter()
+        shard = score_shard(engine, plan.dataset.root, images, table, sample, progress)
+        _write_shard(folder, name, shard)
+        for stage, spent in shard.seconds.items():
+            seconds[stage] += spent
+        seconds["score"] += time.perf_counter() - began - sum(shard.seconds.values())
+    return seconds
+
+
+def _write_shard(folder: Path, name: str, shard: ShardScores) -> None:
+    """The scores last: a shard counts as done when they are there. What it skipped travels in the file's metadata."""
+    with replacing(folder / "embeddings" / name) as path:
+        shard.embeddings.write_parquet(path)
+    with replacing(folder / "scores" / name) as path:
+        shard.scores.write_parquet(path, metadata={"skipped": json.dumps(shard.skipped.rows())})
+
+
+def _finish(folder: Path, plan: Plan, record: dict[str, Any]) -> None:
+    """From finished shards to skipped.parquet, profile.parquet and the counts in the record."""
+    shards = sorted((folder / "scores").glob("*.parquet"))
+    skipped = pl.DataFrame(
+        [row for path in shards for row in json.loads(pl.read_parquet_metadata(path)["skipped"])],
+        schema=SKIPPED,
+        orient="row",
+    )
+    pairs = metrics.join_scores(plan.table, _read_all(folder / "scores"))
+    with replacing(folder / "skipped.parquet") as path:
+        skipped.write_parquet(path)
+    with replacing(folder / "profile.parquet") as path:
+        metrics.profile(pairs, plan.seed).write_parquet(path)
+    record["n"] = {
+        "original": len(plan.table),
+        "effective": len(pairs),
+        "images": len(plan.dataset.images) - len(skipped),
+        "skipped": len(skipped),
+    }
+    record["pairs"] = count_kinds(pairs)
+    record["status"] = "done"
+    if len(skipped) > plan.max_skipped:
+        record["status"] = "failed"
+        record["error"] = (
+            f"{len(skipped)} images could not be read, --max-skipped allows {plan.max_skipped}; "
+            f"the first is {skipped[0, 'path']}: {skipped[0, 'reason']}"
+        )
+
+
+def _inputs(engine: Engine, plan: Plan) -> dict[str, Any]:
+    """Everything that can change a score, as data."""
+    return {
+        "engine": dataclasses.asdict(engine.stamp),
+        "lgip_ort": __version__,
+        "dataset": plan.dataset.sha256(),
+        "table": table_sha256(plan.table),
+        "suite": plan.suite,
+        "seed": plan.seed,
+        "batch_size": plan.batch_size,
+    }
+
+
+def _record(engine: Engine, plan: Plan, inputs: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "status": "started",
+        "started": _now(),
+        **dataclasses.asdict(engine.stamp),
+        "suite": plan.suite,
+        "seed": plan.seed,
+        "batch_size": plan.batch_size,
+        "dataset": {
+            "name": plan.dataset.name,
+            "hash": inputs["dataset"],
+            "root": str(plan.dataset.root.resolve()),
+            "images": len(plan.dataset.images),
+            "captions": len(plan.dataset.captions),
+            "missing": len(plan.dataset.missing),
+            "named": plan.dataset.named,
+        },
+        "table": inputs["table"],
+        "lgip_ort": __version__,
+        "git": _git_revision(),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _read_all(folder: Path) -> pl.DataFrame:
+    frames = [pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))]
+    return pl.concat(frames) if frames else pl.DataFrame(schema=SCORES)
+
+
+def _hash8(inputs: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _git_revision() -> str | None:
+    """The revision of this source tree, None where it is installed without one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

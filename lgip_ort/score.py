@@ -1,0 +1,159 @@
+"""One shard of images with all their texts -> scores. The same code for every engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from lgip_ort.engine import Embeddings, Engine
+from lgip_ort.errors import RunFault
+from lgip_ort.image import ImageFault, read_image
+from lgip_ort.table import stable_hash
+
+SCORES = pl.Schema(
+    {
+        "pair_id": pl.UInt64,
+        "s": pl.Float32,  # cosine of image and caption
+        "s_perturbed": pl.Float32,  # cosine of image and perturbed caption
+        "text_cosine": pl.Float32,  # cosine of caption and perturbed caption
+    }
+)
+SKIPPED = pl.Schema({"image_id": pl.String, "path": pl.String, "reason": pl.String})
+
+IMAGES_AT_ONCE = 64
+"""Decoded images held in memory at a time."""
+
+Progress = Callable[[str, int], None]
+"""Called with a stage (`images`, `texts`) and how many more of it are done."""
+
+
+@dataclass(frozen=True)
+class ShardScores:
+    """scores: SCHEMA of SCORES, in the order of the table. skipped: images that could not be read.
+
+    embeddings: tower, key u64, vector; the sampled rows that let two runs be compared vector by vector.
+    seconds: spent on `images` (decoding and encoding) and on `texts`.
+    """
+
+    scores: pl.DataFrame
+    skipped: pl.DataFrame
+    embeddings: pl.DataFrame
+    seconds: dict[str, float]
+
+
+def score_shard(
+    engine: Engine, root: Path, images: pl.DataFrame, table: pl.DataFrame, sample: float, progress: Progress
+) -> ShardScores:
+    """Score the pairs of `table` that belong to `images` (image_id, path relative to `root`).
+
+    Every image and every distinct text is encoded once, identity pairs apart: their second text is encoded again among
+    other neighbours, so that their error is the engine's noise and not zero by construction. `sample` is the share of
+    embeddings that is kept. Products are taken in float32.
+
+    Raises RunFault where a score is not finite, naming image and texts.
+    """
+    began = time.perf_counter()
+    vectors, rows, skipped = _encode_images(engine, root, images, progress)
+    images_done = time.perf_counter()
+    table = table.filter(pl.col("image_id").is_in(list(rows)))
+    texts, position = _distinct(table)
+    text_vectors = _encode_texts(engine, texts, progress)
+
+    image = vectors[[rows[i] for i in table["image_id"]]]
+    first = text_vectors[[position[t] for t in table["text"]]]
+    second = text_vectors[[position[t] for t in table["perturbed"]]]
+    control = (table["kind"] == "identity").to_numpy()
+    if control.any():
+        again = table.filter(pl.Series(control))["perturbed"].to_list()
+        second[control] = engine.encode_texts(again[::-1])[::-1]
+    seconds = {"images": images_done - began, "texts": time.perf_counter() - images_done}
+
+    scores = pl.DataFrame(
+        {
+            "pair_id": table["pair_id"],
+            "s": _dot(image, first),
+            "s_perturbed": _dot(image, second),
+            "text_cosine": _dot(first, second),
+        },
+        schema=SCORES,
+    )
+    _refuse_not_finite(scores, table)
+    kept = pl.concat(
+        [
+            _sampled("vision", list(rows), vectors, sample),
+            _sampled("text", texts, text_vectors, sample),
+        ]
+    )
+    return ShardScores(scores, skipped, kept, seconds)
+
+
+def _encode_images(
+    engine: Engine, root: Path, images: pl.DataFrame, progress: Progress
+) -> tuple[Embeddings, dict[str, int], pl.DataFrame]:
+    """Embeddings, the row of each image_id in them, and the images that could not be read."""
+    parts: list[Embeddings] = []
+    rows: dict[str, int] = {}
+    skipped: list[tuple[str, str, str]] = []
+    for chunk in images.select("image_id", "path").iter_slices(IMAGES_AT_ONCE):
+        decoded = []
+        for image_id, path in chunk.iter_rows():
+            try:
+                decoded.append(read_image(root / path))
+                rows[image_id] = len(rows)
+            except ImageFault as fault:
+                skipped.append((image_id, path, str(fault)))
+        if decoded:
+            parts.append(engine.encode_images(decoded))
+        progress("images", len(chunk))
+    vectors = np.concatenate(parts) if parts else np.empty((0, engine.dim), np.float32)
+    return vectors, rows, pl.DataFrame(skipped, schema=SKIPPED, orient="row")
+
+
+def _distinct(table: pl.DataFrame) -> tuple[list[str], dict[str, int]]:
+    """The distinct texts of a table in order of appearance, and where each stands."""
+    texts = pl.concat([table["text"], table["perturbed"]]).unique(maintain_order=True).to_list()
+    return texts, {text: i for i, text in enumerate(texts)}
+
+
+def _encode_texts(engine: Engine, texts: list[str], progress: Progress) -> Embeddings:
+    step = 2048  # large enough to sort texts by length within, small enough to show progress
+    parts = [np.empty((0, engine.dim), np.float32)]
+    for start in range(0, len(texts), step):
+        parts.append(engine.encode_texts(texts[start : start + step]))
+        progress("texts", len(parts[-1]))
+    return np.concatenate(parts)
+
+
+def _dot(a: Embeddings, b: Embeddings) -> NDArray[np.float32]:
+    """Row by row: float32 (n, dim) x 2 -> float32 (n,)."""
+    return np.einsum("nd,nd->n", a, b, dtype=np.float32)
+
+
+def _refuse_not_finite(scores: pl.DataFrame, table: pl.DataFrame) -> None:
+    wrong = ~pl.all_horizontal(pl.col("s", "s_perturbed", "text_cosine").is_finite())
+    bad = scores.with_row_index("row").filter(wrong)
+    if len(bad):
+        row: dict[str, Any] = table.row(bad[0, "row"], named=True)
+        raise RunFault(
+            f"{len(bad)} of {len(scores)} scores are not finite; the first is image {row['image_id']}, "
+            f"{row['text']!r} against {row['perturbed']!r}"
+        )
+
+
+def _sampled(tower: str, keys: list[str], vectors: Embeddings, share: float) -> pl.DataFrame:
+    """The rows whose hash falls into `share`: the same rows in every run, whatever the shards."""
+    hashes = [stable_hash(tower, key) for key in keys]
+    kept = [i for i, h in enumerate(hashes) if h < share * 2**64]
+    vector = pl.Array(pl.Float32, vectors.shape[1])
+    schema = pl.Schema([("tower", pl.String()), ("key", pl.UInt64()), ("vector", vector)])
+    return pl.DataFrame(
+        {"tower": [tower] * len(kept), "key": [hashes[i] for i in kept], "vector": vectors[kept]},
+        schema=schema,
+    )

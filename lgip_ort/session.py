@@ -1,0 +1,134 @@
+"""An ONNX Runtime session on one provider: chosen, proven active, and run through IO binding."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from lgip_ort.errors import UsageFault, did_you_mean
+
+ORT_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider: ONNX Runtime's name for it, its options, and where its tensors live."""
+
+    key: str
+    name: str
+    device: str
+    options: dict[str, str] = field(default_factory=dict)
+
+
+PROVIDERS = {
+    "cpu": Provider("cpu", "CPUExecutionProvider", "cpu"),
+    "cuda": Provider(
+        "cuda",
+        "CUDAExecutionProvider",
+        "cuda",
+        # TF32 keeps 10 bits of an fp32 mantissa; an exhaustive search for convolutions costs a second a shape.
+        {"device_id": "0", "use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
+    ),
+}
+
+
+def choose(asked: str) -> Provider:
+    """The provider for `asked`: one of PROVIDERS, or `auto`, which is CUDA where it works and else the CPU.
+
+    Raises UsageFault for an unknown name, and for a provider that was asked for by name and can't work, saying why.
+    """
+    if asked == "auto":
+        return PROVIDERS["cuda" if cuda_problem() is None else "cpu"]
+    if asked not in PROVIDERS:
+        raise UsageFault(f"unknown provider {asked!r}{did_you_mean(asked, ['auto', *PROVIDERS])}")
+    if asked == "cuda" and (problem := cuda_problem()):
+        raise UsageFault(f"CUDAExecutionProvider is not available: {problem}")
+    return PROVIDERS[asked]
+
+
+def cuda_problem() -> str | None:
+    """What keeps the CUDA provider from working here, None where nothing does."""
+    if PROVIDERS["cuda"].name not in ort.get_available_providers():
+        return "this onnxruntime has no CUDA provider; install onnxruntime-gpu and no onnxruntime beside it"
+    driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(driver)
+    except OSError:
+        return f"no NVIDIA driver ({driver} can't be loaded)"
+    _preload()
+    if sys.platform != "win32":
+        capi = Path(ort.__file__).parent / "capi"
+        try:
+            ctypes.CDLL(str(capi / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(capi / "libonnxruntime_providers_cuda.so"))
+        except OSError as error:
+            return f"{error}; pip install 'lgip-ort[cuda]' brings CUDA and cuDNN"
+    return None
+
+
+def _preload() -> None:
+    """Load CUDA and cuDNN from their pip packages, which no system search path knows."""
+    # It prints what it could not find; cuda_problem says the same in one line, naming the library.
+    with contextlib.redirect_stdout(None):
+        ort.preload_dlls()
+
+
+class Session:
+    """One graph with one input and one output, run with both bound to the provider's memory.
+
+    Raises UsageFault where the graph can't be loaded, or where another provider than `provider` is the active one.
+    """
+
+    def __init__(self, path: Path, provider: Provider) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 3  # errors only: on a CPU every fp16 graph warns about the casts it gets
+        providers: list[Any] = [(provider.name, provider.options)]
+        try:
+            self._session = ort.InferenceSession(str(path), options, providers=providers)
+        except Exception as error:
+            raise UsageFault(f"{path}: ONNX Runtime can't load it on {provider.name}: {error}") from error
+        active = self._session.get_providers()[0]
+        if active != provider.name:
+            raise UsageFault(f"{path}: {provider.name} was asked for, {active} is active")
+        self.provider = provider
+        (source,), (target,) = self._session.get_inputs(), self._session.get_outputs()
+        self.input, self.output = source.name, target.name
+        self.dtype = ORT_TYPES[source.type]
+        self.dim = int(target.shape[-1])
+        self._binding = self._session.io_binding()
+        self._target: ort.OrtValue | None = None
+
+    def options(self) -> dict[str, str]:
+        """The provider's options as ONNX Runtime took them."""
+        return dict(self._session.get_provider_options().get(self.provider.name, {}))
+
+    def __call__(self, array: NDArray[Any]) -> NDArray[np.float32]:
+        """Run the graph on `array` (n, ...) -> float32 (n, dim), a copy of its own.
+
+        Raises TypeError naming the input where the dtype of `array` is not the graph's.
+        """
+        if array.dtype != self.dtype:
+            raise TypeError(f"input {self.input!r}: {array.dtype} found, {np.dtype(self.dtype)} expected")
+        device = self.provider.device
+        source = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device)
+        if self._target is None or self._target.shape()[0] != len(array):
+            # A bound output keeps the shape it was bound with: another batch size needs another buffer.
+            self._target = ort.OrtValue.ortvalue_from_shape_and_type([len(array), self.dim], np.float32, device)
+            self._binding.clear_binding_outputs()
+            self._binding.bind_ortvalue_output(self.output, self._target)
+        self._binding.bind_ortvalue_input(self.input, source)
+        self._session.run_with_iobinding(self._binding)
+        return np.array(self._target.numpy(), np.float32, copy=True)  # the buffer is used again by the next batch
