@@ -65,6 +65,8 @@ class Comparison:
         """The comparison as the one object that `--json` prints."""
         return {
             "verdict": self.verdict,
+            "model": self.candidate.stamp["model"],
+            "weights": self.candidate.weights,
             "rows": [asdict(row) for row in self.rows],
             "sign_changes": {
                 "n": len(self.sign_changes),

@@ -64,6 +64,14 @@ class Run:
         """Whether the result can't be trusted; `stamp["error"]` says why."""
         return bool(self.stamp["status"] != "done")
 
+    @property
+    def weights(self) -> str:
+        """Which weights, in a word or two: `random`, a hub id with its revision, or a path."""
+        weights = self.stamp["weights"]
+        if weights["source"] == "random":
+            return "random"
+        return f"{weights['name']}@{weights['revision']}" if weights["revision"] else str(weights["name"])
+
     def table(self) -> pl.DataFrame:
         """The pairs, scored or not."""
         return pl.read_parquet(self.folder / "table.parquet")

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from lgip_ort.metrics import ALL
 from lgip_ort.parity import Comparison
-from lgip_ort.report.contract import weights
 from lgip_ort.run import Run
 
 COLOURS = {"equal": "green", "drifted": "red", "inconclusive": "yellow"}
@@ -42,7 +41,7 @@ def print_run(console: Console, run: Run) -> None:
     lines = [
         f"engine     {stamp['engine']}, {provider['active']} (asked: {provider['asked']}), "
         f"{precision['asked']} executed as {precision['executed']}",
-        f"weights    {weights(stamp['weights'])}",
+        f"weights    {run.weights}",
         f"data       {data['name']}, {stamp['n']['images']:,} images, {data['captions']:,} captions{missing}",
         f"pairs      {stamp['n']['effective']:,} of {stamp['n']['original']:,} scored, "
         f"{stamp['n']['skipped']} images skipped",
@@ -86,6 +85,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         Text(f"cosine of embeddings: {cosine}; largest difference of a score: {comparison.max_ds:.1e}"),
         soft_wrap=True,
     )
+    console.print(Text(f"weights: {comparison.candidate.weights}"), soft_wrap=True)
     console.print(Text(f"sign changes: {len(comparison.sign_changes)} of {comparison.flips} flips"))
     for pair in comparison.sign_changes.head(5).iter_rows(named=True):
         before, after = pair["s"] - pair["s_perturbed"], pair["s_candidate"] - pair["s_perturbed_candidate"]

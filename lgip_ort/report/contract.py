@@ -19,7 +19,7 @@ def summary(run: Run) -> dict[str, Any]:
         "status": stamp["status"],
         **({"error": stamp["error"]} if "error" in stamp else {}),
         "model": stamp["model"],
-        "weights": weights(stamp["weights"]),
+        "weights": run.weights,
         "weights_sha256": stamp["weights"]["sha256"],
         "engine": stamp["engine"],
         "provider": {"asked": stamp["provider"]["asked"], "active": stamp["provider"]["active"]},
@@ -38,17 +38,6 @@ def summary(run: Run) -> dict[str, Any]:
         "run": str(run.folder),
         "reused": run.reused,
     }
-
-
-def weights(stamp: dict[str, Any]) -> str:
-    """Which weights, in a word or two: `random`, a hub revision, or a path."""
-    match stamp["source"]:
-        case "random":
-            return "random"
-        case "hub":
-            return f"{stamp['name']}@{stamp['revision']}" if stamp["revision"] else str(stamp["name"])
-        case _:
-            return str(stamp["name"])
 
 
 def headline(profile: pl.DataFrame, metric: str, kind: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from lgip_ort.atomic import replacing
 from lgip_ort.image import read_image
 from lgip_ort.metrics import ALL
 from lgip_ort.report.charts import flips_chart, wrappers_chart
-from lgip_ort.report.contract import headline, weights
+from lgip_ort.report.contract import headline
 from lgip_ort.run import Run
 
 EXAMPLES = 12
@@ -35,7 +35,7 @@ def write_report(run: Run) -> Path:
     profile = run.profile()
     page = environment.get_template("report.html.j2").render(
         stamp=run.stamp,
-        weights=weights(run.stamp["weights"]),
+        weights=run.weights,
         headlines=[
             ("E_inv", "invariance error", "lower is better", headline(profile, "E_inv", "paraphrase")),
             ("E_sens", "sensitivity gap", "higher is better", headline(profile, "E_sens", "flip")),

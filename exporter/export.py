@@ -1,0 +1,101 @@
+"""The command `python exporter/export.py`: a model's weights become a verified bundle of ONNX graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+ROOT = str(Path(__file__).resolve().parent.parent)
+if sys.path[0] == str(Path(__file__).resolve().parent):
+    sys.path[0] = ROOT  # as a file: its siblings must not shadow packages of the same name
+elif ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lgip_ort.errors import RunFault, UsageFault
+from models import zoo
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class PrecisionName(StrEnum):
+    """What the graphs are stored in."""
+
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+
+@app.command()
+def export(
+    model: Annotated[str, typer.Option(help="Key of the model; --list prints them.")] = "",
+    weights: Annotated[str, typer.Option(help="hub, random, or the path of a checkpoint.")] = "hub",
+    precision: Annotated[PrecisionName, typer.Option(help="What the graphs are stored in.")] = PrecisionName.FP16,
+    out: Annotated[Path, typer.Option(help="Folder that the bundle's folder is made in.")] = zoo.ARTIFACTS,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is there.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of random weights.")] = 0,
+    as_list: Annotated[bool, typer.Option("--list", help="Print the models that can be exported.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Export both towers of a model to a verified ONNX bundle.
+
+    Exit code 0: published. 1: a check failed, nothing was left behind. 2: usage or environment.
+    """
+    try:
+        if as_list:
+            _print_zoo(as_json)
+        elif not model:
+            raise UsageFault("--model KEY expected; --list prints the keys")
+        else:
+            _export(model, weights, precision.value, out, overwrite, seed, as_json)
+    except UsageFault as fault:
+        _fail(str(fault), 2)
+    except RunFault as fault:
+        _fail(f"{fault}\nnothing was published", 1)
+
+
+def _export(model: str, weights: str, precision: Any, out: Path, overwrite: bool, seed: int, as_json: bool) -> None:
+    spec = zoo.get(model)
+    if (out / spec.key).exists() and not overwrite:  # said before seconds go into importing
+        raise UsageFault(f"{out / spec.key} exists; --overwrite replaces it")
+    try:
+        from exporter.publish import export_model
+    except ModuleNotFoundError as error:
+        raise UsageFault(f"{error}; the exporter needs: pip install 'lgip-ort[export]'") from error
+    console = Console(stderr=True, highlight=False)
+
+    def log(line: str) -> None:
+        console.print(line, markup=False)
+
+    folder, manifest = export_model(spec, weights, precision, out, overwrite, seed, log=log)
+    if as_json:
+        print(json.dumps({"status": "published", "folder": str(folder), "manifest": dataclasses.asdict(manifest)}))
+    else:
+        print(folder)
+
+
+def _print_zoo(as_json: bool) -> None:
+    specs = zoo.load().values()
+    if as_json:
+        print(json.dumps([dataclasses.asdict(spec) for spec in specs]))
+        return
+    table = Table("key", "library", "name", "weights", "px", "tokens", box=None, pad_edge=False)
+    for s in specs:
+        tag = s.tag or ("committed" if s.weights == "demo" else "")
+        table.add_row(s.key, s.library, s.name, tag, str(s.image_size), str(s.context_length))
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _fail(message: str, code: int) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", style="red", markup=False)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app()

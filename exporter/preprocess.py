@@ -1,0 +1,105 @@
+"""Preprocessing as data: what the original is configured to do, in the manifest's words and in transformers' format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL.Image import Image
+
+from exporter.inputs import OriginalImages
+from lgip_ort.bundle import ImageSpec
+from lgip_ort.errors import RunFault, UsageFault
+from lgip_ort.image import preprocess
+
+RESAMPLE: dict[int, Literal["bicubic", "bilinear", "nearest"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
+
+
+def image_spec(images: OriginalImages) -> ImageSpec:
+    """The ImageSpec of an original. Raises UsageFault for a configuration that the runtime can't repeat."""
+    if images.reference.startswith("open_clip"):
+        return _from_open_clip(images)
+    return _from_transformers(images)
+
+
+def write_preprocessor_config(spec: ImageSpec, path: Path) -> None:
+    """`preprocessor_config.json` as transformers reads it."""
+    square = {"height": spec.size, "width": spec.size}
+    crop: dict[str, Any] = {"do_center_crop": True, "crop_size": square} if spec.resize == "shortest" else {}
+    config = {
+        "image_processor_type": "CLIPImageProcessor" if spec.resize == "shortest" else "SiglipImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": spec.size} if spec.resize == "shortest" else square,
+        "resample": next(code for code, name in RESAMPLE.items() if name == spec.interpolation),
+        **crop,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": spec.mean,
+        "image_std": spec.std,
+    }
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def prove_pixels(images: OriginalImages, spec: ImageSpec, probes: Sequence[Image]) -> float:
+    """Largest difference between the runtime's pixels and the original's over `probes`, which is 0.
+
+    Raises RunFault where it is not: the image is named by its size and mode.
+    """
+    for image in probes:
+        difference = np.abs(preprocess([image], spec) - images.pixels([image]))
+        if not difference.max() == 0:
+            raise RunFault(
+                f"preprocessing: {image.width} x {image.height} {image.mode} image, "
+                f"pixels differ from {images.reference} by {difference.max():.3g}, 0 expected"
+            )
+    return 0.0
+
+
+def _from_open_clip(images: OriginalImages) -> ImageSpec:
+    config = images.config
+    height, width = (config.size, config.size) if isinstance(config.size, int) else config.size
+    if height != width or config.resize_mode not in ("shortest", "squash") or config.interpolation == "random":
+        raise UsageFault(f"{images.reference}: unknown preprocessing {config}")
+    return ImageSpec(
+        size=int(height),
+        resize=config.resize_mode,
+        interpolation=config.interpolation,
+        convert="after",
+        mean=[float(x) for x in config.mean],
+        std=[float(x) for x in config.std],
+        arithmetic="open_clip",
+        reference=images.reference,
+    )
+
+
+def _from_transformers(images: OriginalImages) -> ImageSpec:
+    processor = images.config
+    size = {name: value for name, value in dict(processor.size).items() if value is not None}
+    crop = dict(processor.crop_size) if getattr(processor, "do_center_crop", False) else None
+    resize: Literal["shortest", "squash"]
+    if set(size) == {"shortest_edge"} and crop and {crop["height"], crop["width"]} == {size["shortest_edge"]}:
+        resize, side = "shortest", size["shortest_edge"]
+    elif set(size) == {"height", "width"} and size["height"] == size["width"] and crop is None:
+        resize, side = "squash", size["height"]
+    else:
+        raise UsageFault(f"{images.reference}: unknown resizing: size {size}, crop {crop}")
+    steps = processor.do_resize, processor.do_rescale, processor.do_normalize
+    if steps != (True, True, True) or not np.isclose(processor.rescale_factor, 1 / 255):
+        raise UsageFault(f"{images.reference}: resize, rescale by 1/255 and normalise expected, {steps} found")
+    if int(processor.resample) not in RESAMPLE:
+        raise UsageFault(f"{images.reference}: unknown resampling {processor.resample!r}")
+    return ImageSpec(
+        size=int(side),
+        resize=resize,
+        interpolation=RESAMPLE[int(processor.resample)],
+        convert="before",
+        mean=[float(x) for x in processor.image_mean],
+        std=[float(x) for x in processor.image_std],
+        arithmetic="transformers",
+        reference=images.reference,
+    )

@@ -1,0 +1,129 @@
+"""TorchEngine: the PyTorch original, with its library's own tokenizer and preprocessing, as an Engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL.Image import Image
+
+from exporter.inputs import original_images, original_text
+from exporter.load import Original, embed_ids, embed_images, load_original
+from lgip_ort.bundle import MANIFEST, Bundle, Weights
+from lgip_ort.engine import Embeddings, EngineStamp
+from lgip_ort.errors import UsageFault, did_you_mean
+from models import zoo
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class TorchEngine:
+    """The model that a bundle was exported from, in fp32, one forward pass a batch, nothing of ours in between.
+
+    Raises UsageFault for a device that is unknown or not there.
+    """
+
+    name = "torch"
+
+    def __init__(self, original: Original, batch_size: int = 64, device: str = "auto") -> None:
+        self.batch_size = batch_size
+        self._device = _device(device)
+        self._original = original
+        original.model.to(self._device)
+        self._text = original_text(original)
+        self._images = original_images(original)
+        self._context = original.spec.context_length
+        probe = self._text.encode(["a"])
+        self.dim = int(embed_ids(original, torch.from_numpy(probe).to(self._device)).shape[1])
+        self.stamp = EngineStamp(
+            engine=self.name,
+            model=original.spec.key,
+            weights=dataclasses.asdict(original.weights),
+            artifact=original.weights.sha256,
+            provider={"asked": device, "active": self._device, "options": {}},
+            precision={"asked": "fp32", "executed": "fp32"},
+            padding="trained",
+            versions=_versions(original),
+        )
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, batch_size: int = 64, device: str = "auto") -> TorchEngine:
+        """The original of `bundle`, loaded again from where its manifest says that its weights came from.
+
+        Raises UsageFault where the weights are out of reach, or are not those that the bundle was exported from.
+        """
+        weights = bundle.manifest.weights
+        asked, seed = _source(weights)
+        original = load_original(zoo.get(bundle.manifest.model), asked, seed, weights.revision)
+        if original.weights.sha256 != weights.sha256:
+            raise UsageFault(
+                f"{bundle.folder / MANIFEST}: exported from weights {weights.sha256[:12]}, but {weights.source} "
+                f"{weights.name} gives {original.weights.sha256[:12]}; export again"
+            )
+        return cls(original, batch_size, device)
+
+    def encode_images(self, images: Sequence[Image]) -> Embeddings:
+        """Decoded images, in any colour mode -> float32 (n, dim), L2-normalised."""
+
+        def embed(rows: slice) -> torch.Tensor:
+            pixels = torch.from_numpy(self._images.pixels(images[rows]))
+            return embed_images(self._original, pixels.to(self._device))
+
+        return self._batches(len(images), embed)
+
+    def encode_texts(self, texts: Sequence[str], pad_to: int | None = None) -> Embeddings:
+        """Texts -> float32 (n, dim), L2-normalised.
+
+        `pad_to` None is the length that the library pads to. open_clip's models take no other length and need none:
+        what follows the end of the text changes nothing. Raises ValueError where a text is longer than `pad_to`.
+        """
+
+        def embed(rows: slice) -> torch.Tensor:
+            ids = self._text.encode(texts[rows])
+            if pad_to is not None and self._original.spec.library == "transformers":
+                ids = self._cut(ids, pad_to)
+            return embed_ids(self._original, torch.from_numpy(ids).to(self._device))
+
+        return self._batches(len(texts), embed)
+
+    def _batches(self, count: int, embed: Callable[[slice], torch.Tensor]) -> Embeddings:
+        out = np.empty((count, self.dim), np.float32)
+        for start in range(0, count, self.batch_size):
+            rows = slice(start, start + self.batch_size)
+            out[rows] = embed(rows).cpu().numpy()
+        return out
+
+    def _cut(self, ids: NDArray[np.int64], pad_to: int) -> NDArray[np.int64]:
+        """Padding is at the end, so a shorter padded length is a cut."""
+        cut, pad = ids[:, :pad_to], self._text.tokenizer.pad_token_id
+        lost = (ids[:, pad_to:] != pad).any(axis=1) | (cut != self._text.tokenizer.eos_token_id).all(axis=1)
+        if lost.any():
+            raise ValueError(f"a text does not fit the padded length {pad_to}")
+        return np.ascontiguousarray(cut)
+
+
+def _source(weights: Weights) -> tuple[str, int]:
+    """What `load_original` is asked for, and the seed of random weights."""
+    if weights.source == "random":
+        return "random", int(weights.name.removeprefix("seed "))
+    return (weights.name if weights.source == "path" else "hub"), 0
+
+
+def _device(asked: str) -> str:
+    if asked not in DEVICES:
+        raise UsageFault(f"PyTorch has no provider {asked!r}{did_you_mean(asked, DEVICES)}")
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UsageFault("cuda: this PyTorch sees no CUDA device")
+    if asked == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    torch.backends.cudnn.allow_tf32 = False  # TF32 keeps 10 bits: no reference for fp16, which keeps as many
+    return "cuda"
+
+
+def _versions(original: Original) -> dict[str, str]:
+    library = {"open_clip": "open_clip_torch", "transformers": "transformers"}[original.spec.library]
+    return {name: version(name) for name in ("torch", library, "tokenizers", "pillow", "numpy")}
