@@ -9,7 +9,9 @@ Exit code 0: done, or equal; 1: a result that can't be trusted, drifted, or inco
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -138,7 +140,7 @@ def _execute(name: str, bundle: Bundle, plan: Plan, provider: str, runs: Path, o
     load = time.perf_counter() - began
     with _progress(name, plan) as progress:
         run = execute(engine, plan, runs, progress, overwrite, load)
-    if not run.reused:
+    if not run.reused or not (run.folder / "report.html").exists():
         write_report(run)
     return run
 
@@ -181,16 +183,19 @@ def _report_comparison(reference: Run, candidate: Run, as_json: bool) -> None:
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(data, indent=2, allow_nan=False))
 
 
 def main() -> None:
     """Run the command; faults become one line on stderr and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # captions hold what a terminal's encoding may lack
     try:
         app()
-    except (UsageFault, RunFault) as fault:
+    except (UsageFault, RunFault, OSError) as fault:
         log.print(f"error: {fault}", style="bold red", markup=False, soft_wrap=True)
-        raise SystemExit(2 if isinstance(fault, UsageFault) else 1) from None
+        raise SystemExit(1 if isinstance(fault, RunFault) else 2) from None
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from lgip_ort.errors import UsageFault
 FORMAT = "lgip-ort bundle"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
 
 Tower = Literal["vision", "text"]
 Precision = Literal["fp16", "fp32"]
@@ -170,9 +171,9 @@ def open_bundle(folder: Path) -> Bundle:
             f"{path}: format version {data.get('format_version')!r} found, {FORMAT_VERSION} expected; export again"
         )
     manifest = _build(Manifest, data, str(path))
-    for graph in manifest.graphs:
-        if graph.file not in manifest.files:
-            raise UsageFault(f"{path}: graph {graph.file} has no sha256 under 'files'")
+    for name in [*(graph.file for graph in manifest.graphs), TOKENIZER]:
+        if name not in manifest.files:
+            raise UsageFault(f"{path}: {name} has no sha256 under 'files'")
     for name, expected in manifest.files.items():
         file = _inside(folder, name, path)
         if not file.is_file():

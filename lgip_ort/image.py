@@ -15,6 +15,9 @@ from lgip_ort.bundle import ImageSpec
 MAX_PIXELS = 89_478_485
 """Largest image that is decoded: a quarter of a gibibyte in RGB. Known before any pixel is read."""
 
+MAX_ASPECT = 200
+"""Longest side over shortest of an image that is decoded: resizing by the shortest makes the other this much longer."""
+
 INTERPOLATION = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -29,19 +32,30 @@ class ImageFault(Exception):
 def read_image(path: Path) -> Image.Image:
     """Decode an image file whole, in its own colour mode; its EXIF orientation is not applied.
 
-    Raises ImageFault with the reason where the file is no image, is cut short, or has more than MAX_PIXELS pixels.
+    Raises ImageFault with the reason where the file is no image, is cut short, has more than MAX_PIXELS pixels, or has
+    one side more than MAX_ASPECT times the other.
     """
     try:
         with warnings.catch_warnings():
-            # Pillow warns about large images and about odd EXIF blocks; the bound below is the rule, EXIF is not used.
+            # Pillow warns about large images and about odd EXIF blocks; the bounds are the rule, EXIF is not used.
             warnings.simplefilter("ignore")
-            image = Image.open(path)
-            if image.width * image.height > MAX_PIXELS:
-                raise ImageFault(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,}")
-            image.load()
-            return image
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+            with Image.open(path) as file:
+                _refuse_large(*file.size)
+                image = file.copy()  # holds no file open, as one with more frames would
+    except ImageFault:
+        raise
+    except Exception as error:  # decoders raise what they like at a damaged file, RuntimeError among it
         raise ImageFault(f"{type(error).__name__}: {error}".replace(str(path), path.name)) from error
+    if image.mode == "P":
+        image.info.pop("transparency", None)  # unused by a conversion to RGB, which warns about some kinds of it
+    return image
+
+
+def _refuse_large(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ImageFault(f"{width} x {height} pixels, more than {MAX_PIXELS:,}")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise ImageFault(f"{width} x {height} pixels, one side more than {MAX_ASPECT} times the other")
 
 
 def preprocess(images: Sequence[Image.Image], spec: ImageSpec) -> NDArray[np.float32]:

@@ -89,7 +89,8 @@ def _preload() -> None:
 class Session:
     """One graph with one input and one output, run with both bound to the provider's memory.
 
-    Raises UsageFault where the graph can't be loaded, or where another provider than `provider` is the active one.
+    Raises UsageFault where the graph can't be loaded or is of another form, and where another provider than `provider`
+    is the active one.
     """
 
     def __init__(self, path: Path, provider: Provider) -> None:
@@ -104,10 +105,10 @@ class Session:
         if active != provider.name:
             raise UsageFault(f"{path}: {provider.name} was asked for, {active} is active")
         self.provider = provider
-        (source,), (target,) = self._session.get_inputs(), self._session.get_outputs()
+        source, target = _ends(path, self._session)
         self.input, self.output = source.name, target.name
         self.dtype = ORT_TYPES[source.type]
-        self.dim = int(target.shape[-1])
+        self.dim: int = target.shape[1]
         self._binding = self._session.io_binding()
         self._target: ort.OrtValue | None = None
 
@@ -132,3 +133,19 @@ class Session:
         self._binding.bind_ortvalue_input(self.input, source)
         self._session.run_with_iobinding(self._binding)
         return np.array(self._target.numpy(), np.float32, copy=True)  # the buffer is used again by the next batch
+
+
+def _ends(path: Path, session: ort.InferenceSession) -> tuple[Any, Any]:
+    """The only input and the only output of a graph. Raises UsageFault where they are not what Session can bind."""
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    for what, found in (("input", inputs), ("output", outputs)):
+        if len(found) != 1:
+            raise UsageFault(f"{path}: {what}s {', '.join(node.name for node in found)} found, one expected")
+    (source,), (target,) = inputs, outputs
+    if source.type not in ORT_TYPES:
+        raise UsageFault(f"{path}: input {source.name!r}: {source.type} found, one of {', '.join(ORT_TYPES)} expected")
+    if target.type != "tensor(float)" or len(target.shape) != 2 or not isinstance(target.shape[1], int):
+        raise UsageFault(
+            f"{path}: output {target.name!r}: {target.type} {target.shape} found, tensor(float) (batch, dim) expected"
+        )
+    return source, target

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from lgip_ort.bundle import Bundle, TextSpec
+from lgip_ort.bundle import TOKENIZER, Bundle, TextSpec
 
 BUCKET = 8
 """Lengths of variable-length batches are rounded up to a multiple of this, so that few shapes exist."""
@@ -24,7 +24,7 @@ class TextEncoder:
 
     def __init__(self, bundle: Bundle) -> None:
         self.spec: TextSpec = bundle.manifest.text
-        self._tokenizer = Tokenizer.from_file(str(bundle.path("tokenizer.json")))
+        self._tokenizer = Tokenizer.from_file(str(bundle.path(TOKENIZER)))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.spec.context_length)  # keeps the end-of-text token
 

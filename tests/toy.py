@@ -7,37 +7,39 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from lgip_ort.bundle import (
-    Graph,
-    ImageSpec,
-    Manifest,
-    TensorSpec,
-    TextSpec,
-    Weights,
-    sha256_file,
-    write_manifest,
-)
+from lgip_ort.bundle import Graph, ImageSpec, Manifest, TensorSpec, TextSpec, Weights, sha256_file, write_manifest
 
 DIM, SIZE, CONTEXT, VOCABULARY = 16, 8, 24, 512
+PAD, EOT, UNKNOWN = 0, 1, 2
+VISION, TEXT = "onnx/vision_model_fp16.onnx", "onnx/text_model_fp16.onnx"
+WORDS = (
+    "a an the of in on is photo image picture scene showing this shows , . "
+    "red blue green yellow black white brown gray orange pink purple "
+    "one two three four five dog cat horse car bus train person bird boat bicycle truck dogs cats"
+)
 
 
-def make_bundle(folder: Path, seed: int = 0, lengths: str = "any", poison: str | None = None) -> Path:
-    """A bundle at `folder`. The text vector of a word called `poison` is NaN."""
+def make_bundle(folder: Path, seed: int = 0, pad_matters: bool = False, poison: str | None = None) -> Path:
+    """A bundle at `folder`: a text's vector is the normalised sum of its tokens' vectors, an image's is linear.
+
+    Padding adds nothing, so that any length gives the same vector; with `pad_matters` it does, and the bundle says that
+    only the trained length is right. The vector of a word called `poison` is NaN.
+    """
     (folder / "onnx").mkdir(parents=True)
     rng = np.random.default_rng(seed)
     tokenizer = _tokenizer(poison)
     table = rng.normal(size=(VOCABULARY, DIM)).astype(np.float32)
-    table[0] = 0  # padding adds nothing: any length gives the same vector
+    table[PAD] *= 0.2 * pad_matters
     if poison:
         table[tokenizer.token_to_id(poison)] = np.nan
-    _save_text(folder / "onnx/text_model_fp16.onnx", table)
-    _save_vision(folder / "onnx/vision_model_fp16.onnx", rng.normal(size=(3 * SIZE * SIZE, DIM)).astype(np.float32))
+    _save_text(folder / TEXT, table)
+    _save_vision(folder / VISION, rng.normal(size=(3 * SIZE * SIZE, DIM)).astype(np.float32))
     tokenizer.save(str(folder / "tokenizer.json"))
-    names = ["onnx/vision_model_fp16.onnx", "onnx/text_model_fp16.onnx", "tokenizer.json"]
-    write_manifest(folder, _manifest(folder, names, lengths))
+    write_manifest(folder, _manifest(folder, "trained" if pad_matters else "any"))
     return folder
 
 
@@ -51,15 +53,30 @@ def rehash(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(data))
 
 
+def weights(file: Path) -> dict[str, np.ndarray]:
+    """The tensors of a graph by name."""
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(file).graph.initializer}
+
+
+def save_graph(path: Path, nodes: list, inputs: list, outputs: list, **tensors: np.ndarray) -> None:
+    """An ONNX file. `inputs` and `outputs`: (name, TensorProto type, shape)."""
+    graph = helper.make_graph(
+        nodes,
+        "toy",
+        [helper.make_tensor_value_info(*value) for value in inputs],
+        [helper.make_tensor_value_info(*value) for value in outputs],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    path.write_bytes(model.SerializeToString())
+
+
 def _tokenizer(poison: str | None) -> Tokenizer:
-    words = ["<pad>", "</s>", "<unk>", *([poison] if poison else [])]
-    words += "a an the of in on is photo image picture scene showing this shows , .".split()
-    words += "red blue green yellow black white brown gray orange pink purple".split()
-    words += "one two three four five dog cat horse car bus train person bird boat bicycle truck dogs cats".split()
+    words = ["<pad>", "</s>", "<unk>", *([poison] if poison else []), *WORDS.split()]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", EOT)])
     return tokenizer
 
 
@@ -69,16 +86,8 @@ def _save_text(path: Path, table: np.ndarray) -> None:
         helper.make_node("ReduceSum", ["words", "axis"], ["sum"], keepdims=0),
         helper.make_node("LpNormalization", ["sum"], ["text_embeds"], axis=-1, p=2),
     ]
-    _save(
-        path,
-        nodes,
-        "input_ids",
-        TensorProto.INT64,
-        ["batch", "sequence"],
-        "text_embeds",
-        table=table,
-        axis=np.array([1]),
-    )
+    inputs = [("input_ids", TensorProto.INT64, ["batch", "sequence"])]
+    save_graph(path, nodes, inputs, [_output("text_embeds")], table=table, axis=np.array([1]))
 
 
 def _save_vision(path: Path, weight: np.ndarray) -> None:
@@ -87,24 +96,15 @@ def _save_vision(path: Path, weight: np.ndarray) -> None:
         helper.make_node("MatMul", ["flat", "weight"], ["projected"]),
         helper.make_node("LpNormalization", ["projected"], ["image_embeds"], axis=-1, p=2),
     ]
-    _save(path, nodes, "pixel_values", TensorProto.FLOAT, ["batch", 3, SIZE, SIZE], "image_embeds", weight=weight)
+    inputs = [("pixel_values", TensorProto.FLOAT, ["batch", 3, SIZE, SIZE])]
+    save_graph(path, nodes, inputs, [_output("image_embeds")], weight=weight)
 
 
-def _save(
-    path: Path, nodes: list, source: str, dtype: int, shape: list, target: str, **initializers: np.ndarray
-) -> None:
-    graph = helper.make_graph(
-        nodes,
-        "toy",
-        [helper.make_tensor_value_info(source, dtype, shape)],
-        [helper.make_tensor_value_info(target, TensorProto.FLOAT, ["batch", DIM])],
-        [numpy_helper.from_array(value, name) for name, value in initializers.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    path.write_bytes(model.SerializeToString())
+def _output(name: str) -> tuple[str, int, list]:
+    return name, TensorProto.FLOAT, ["batch", DIM]
 
 
-def _manifest(folder: Path, names: list[str], lengths: str) -> Manifest:
+def _manifest(folder: Path, lengths: str) -> Manifest:
     def graph(tower: str, file: str, source: TensorSpec, target: str) -> Graph:
         return Graph(tower, "fp16", file, 18, [source], [TensorSpec(target, "float32", ["batch", DIM])])
 
@@ -116,12 +116,12 @@ def _manifest(folder: Path, names: list[str], lengths: str) -> Manifest:
         embedding_dim=DIM,
         activation={"vision": "none", "text": "none"},
         graphs=[
-            graph("vision", names[0], TensorSpec("pixel_values", "float32", ["batch", 3, SIZE, SIZE]), "image_embeds"),
-            graph("text", names[1], TensorSpec("input_ids", "int64", ["batch", "sequence"]), "text_embeds"),
+            graph("vision", VISION, TensorSpec("pixel_values", "float32", ["batch", 3, SIZE, SIZE]), "image_embeds"),
+            graph("text", TEXT, TensorSpec("input_ids", "int64", ["batch", "sequence"]), "text_embeds"),
         ],
-        text=TextSpec(CONTEXT, 0, 1, "any"),
+        text=TextSpec(CONTEXT, PAD, EOT, "any"),
         image=ImageSpec(SIZE, "squash", "bicubic", "before", [0.5] * 3, [0.5] * 3, "transformers", "toy"),
-        files={name: sha256_file(folder / name) for name in names},
+        files={name: sha256_file(folder / name) for name in (VISION, TEXT, "tokenizer.json")},
         check={},
         created_by={},
     )

@@ -45,7 +45,9 @@ class Dataset:
     def head(self, limit: int) -> Dataset:
         """The first `limit` images with their captions."""
         images = self.images.head(limit)
-        return replace(self, images=images, captions=self.captions.join(images, on="image_id", how="semi"))
+        return replace(
+            self, images=images, captions=self.captions.join(images, on="image_id", how="semi", maintain_order="left")
+        )
 
 
 def open_dataset(source: str, available_only: bool = False) -> Dataset:

@@ -41,6 +41,9 @@ def read_split(root: Path, split: str, name: str) -> Dataset:
         schema={"image_id": pl.String, "path": pl.String, "split": pl.String},
         orient="row",
     )
+    twice = images.filter(pl.col("image_id").is_duplicated())
+    if len(twice):
+        raise UsageFault(f"{path}: image id {twice[0, 'image_id']} is listed more than once")
     unknown = captions.join(images, on="image_id", how="anti")
     if len(unknown):
         raise UsageFault(
@@ -48,7 +51,7 @@ def read_split(root: Path, split: str, name: str) -> Dataset:
         )
     images = images.join(captions, on="image_id", how="semi", maintain_order="left")
     try:
-        present = {file.name for file in (root / split).iterdir()}
+        present = {file.name for file in (root / split).iterdir() if file.exists()}  # no links to nowhere
     except FileNotFoundError:
         present = set()
     there = images["path"].map_elements(lambda p: p.split("/", 1)[1] in present, return_dtype=pl.Boolean)

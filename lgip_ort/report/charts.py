@@ -51,7 +51,8 @@ def wrappers_chart(profile: pl.DataFrame) -> str:
 def _dots(rows: pl.DataFrame, title: str, order: list[str], domain: list[float] | None, chance: float) -> Any:
     """A dot and a whisker a row; a dashed rule marks chance, or zero."""
     scale = alt.Scale(domain=domain) if domain else alt.Scale(zero=True)
-    x = alt.X("value:Q", title=title, scale=scale)
+    axis = alt.Axis(tickCount=5)  # more would run into each other
+    x = alt.X("value:Q", title=title, scale=scale, axis=axis)
     y = alt.Y("family:N", title=None, sort=order)
     base = alt.Chart(rows)
     label = (
@@ -60,7 +61,7 @@ def _dots(rows: pl.DataFrame, title: str, order: list[str], domain: list[float] 
         .encode(x=x, y=y, text=alt.Text("value:Q", format=".3f"))
     )
     whisker = base.mark_rule(strokeWidth=2, color=ACCENT).encode(
-        x=alt.X("ci_low:Q", scale=scale, title=title), x2="ci_high:Q", y=y
+        x=alt.X("ci_low:Q", scale=scale, title=title, axis=axis), x2="ci_high:Q", y=y
     )
     dot = base.mark_point(filled=True, size=70, opacity=1, color=ACCENT).encode(x=x, y=y)
     rule = (

@@ -1,0 +1,135 @@
+"""Data sets, engines and runs made by hand, so that the right answer is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from PIL import Image
+
+from lgip_ort.engine import Embeddings, EngineStamp
+from lgip_ort.run import Run
+from lgip_ort.score import SCORES
+from lgip_ort.table import SCHEMA
+
+COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "gray")
+COUNTS = ("one", "two", "three", "four", "five")
+OBJECTS = ("dog", "cat", "horse", "car", "bus", "train", "person", "bird", "boat")
+
+STAMP: dict[str, Any] = {
+    "status": "done",
+    "engine": "ort",
+    "model": "made",
+    "weights": {"source": "random", "name": "seed 0", "revision": None, "sha256": "0" * 64},
+    "artifact": "1" * 64,
+    "provider": {"asked": "auto", "active": "cpu", "options": {}},
+    "precision": {"asked": "fp16", "executed": "fp32 (cast)"},
+    "padding": "trained",
+    "versions": {"numpy": "2"},
+    "suite": "paper",
+    "seed": 0,
+    "table": "2" * 64,
+}
+
+
+class MadeEngine:
+    """Texts have the vectors they are given, all others [1, 0, 0]; an image's vector is its first pixel's RGB.
+
+    `texts` and `images` record every call.
+    """
+
+    name = "made"
+    dim = 3
+    stamp = EngineStamp(
+        "made", "made", STAMP["weights"], "1" * 64, STAMP["provider"], STAMP["precision"], "trained", {"numpy": "2"}
+    )
+
+    def __init__(self, vectors: dict[str, Sequence[float]] | None = None) -> None:
+        self.vectors = vectors or {}
+        self.texts: list[list[str]] = []
+        self.images: list[int] = []
+
+    def encode_images(self, images: Sequence[Image.Image]) -> Embeddings:
+        self.images.append(len(images))
+        pixels = np.array([image.convert("RGB").getpixel((0, 0)) for image in images], np.float32)
+        return pixels / np.linalg.norm(pixels, axis=1, keepdims=True)
+
+    def encode_texts(self, texts: Sequence[str], pad_to: int | None = None) -> Embeddings:
+        self.texts.append(list(texts))
+        return np.array([self.vectors.get(text, (1, 0, 0)) for text in texts], np.float32).reshape(len(texts), 3)
+
+
+def make_table(rows: Sequence[tuple[str, str, str]], **columns: Sequence[Any]) -> pl.DataFrame:
+    """A table of (image_id, kind, family); texts are numbered, other columns null or given."""
+    n = len(rows)
+    data = {
+        "pair_id": range(1, n + 1),
+        "image_id": [row[0] for row in rows],
+        "caption_index": [0] * n,
+        "suite": ["paper"] * n,
+        "kind": [row[1] for row in rows],
+        "family": [row[2] for row in rows],
+        "text": [f"text {i}" for i in range(n)],
+        "perturbed": [f"other {i}" for i in range(n)],
+    }
+    rest = {name: [None] * n for name in SCHEMA if name not in data}
+    return pl.DataFrame(data | rest | columns, schema=SCHEMA)
+
+
+def make_scores(table: pl.DataFrame, s: Sequence[float | None], s_perturbed: Sequence[float | None]) -> pl.DataFrame:
+    """The scores of the pairs of `table`, in its order."""
+    return pl.DataFrame(
+        {"pair_id": table["pair_id"], "s": s, "s_perturbed": s_perturbed, "text_cosine": [0.5] * len(table)},
+        schema=SCORES,
+    )
+
+
+def make_run(
+    folder: Path, table: pl.DataFrame, s: Sequence[float], s_perturbed: Sequence[float], /, **stamp: Any
+) -> Run:
+    """A finished run with these scores; its sampled vectors are the same in every such run."""
+    for name in ("scores", "embeddings"):
+        (folder / name).mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(STAMP | stamp))
+    table.write_parquet(folder / "table.parquet")
+    make_scores(table, s, s_perturbed).write_parquet(folder / "scores/0.parquet")
+    make_vectors([("vision", 1, (1, 0)), ("text", 1, (0, 1))]).write_parquet(folder / "embeddings/0.parquet")
+    return Run(folder, STAMP | stamp)
+
+
+def make_vectors(rows: Sequence[tuple[str, int, Sequence[float]]]) -> pl.DataFrame:
+    """Sampled vectors: (tower, key, vector of two)."""
+    schema = pl.Schema([("tower", pl.String()), ("key", pl.UInt64()), ("vector", pl.Array(pl.Float32, 2))])
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def make_coco(root: Path, images: int = 40) -> Path:
+    """A data set in COCO's layout, split `val`: noise images of odd sizes, captions that every flip applies to."""
+    (root / "annotations").mkdir(parents=True)
+    (root / "val").mkdir()
+    rng = np.random.default_rng(0)
+    listed, captions = [], []
+    for i in range(1, images + 1):
+        name = f"{i:012d}.png"
+        pixels = rng.integers(0, 256, (9 + i % 5, 12 + i % 3, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / "val" / name)
+        listed.append({"id": i, "file_name": name})
+        colour, count, thing = COLOURS[i % 8], COUNTS[i % 5], OBJECTS[i % 9]
+        captions.append({"image_id": i, "caption": f"{count} {colour} {thing} in the scene."})
+        captions.append({"image_id": i, "caption": f"A photo of a {colour} {thing}, {count} of them\n"})
+    write_captions(root, listed, captions)
+    return root
+
+
+def write_captions(
+    root: Path, images: list[dict[str, Any]], annotations: list[dict[str, Any]], split: str = "val"
+) -> Path:
+    """annotations/captions_<split>.json; returns its path."""
+    path = root / "annotations" / f"captions_{split}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"images": images, "annotations": annotations}), encoding="utf-8")
+    return path

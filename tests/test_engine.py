@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from toy import EOT, TEXT, UNKNOWN, VISION, make_bundle, rehash, weights
+
+from lgip_ort.bundle import open_bundle
+from lgip_ort.engine import OrtEngine
+from lgip_ort.errors import UsageFault
+from lgip_ort.text import TextEncoder
+
+TEXTS = ["a red dog", "two cats on a boat in the picture", "", "a dog", "the blue bus . " * 4, "a red dog"]
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def noise(n):
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (9 + i, 11, 3), dtype=np.uint8)) for i in range(n)]
+
+
+def test_vectors_by_hand(toy):
+    """The toy's text vector is the normalised sum of its words' vectors; an image's is linear in its pixels."""
+    bundle = open_bundle(toy)
+    engine = OrtEngine(bundle)
+    ids = TextEncoder(bundle).ids(TEXTS)
+    table = weights(toy / TEXT)["table"]
+    expected = unit(np.array([table[row].sum(0) for row in ids]))
+    np.testing.assert_allclose(engine.encode_texts(TEXTS), expected, atol=1e-6)
+    green = Image.new("RGB", (640, 480), (0, 255, 0))  # -1, 1, -1 after normalising
+    pixels = np.repeat([-1, 1, -1], 64).astype(np.float32)
+    np.testing.assert_allclose(
+        engine.encode_images([green]), [unit(pixels @ weights(toy / VISION)["weight"])], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("pad_matters", [False, True])
+def test_batch_size_does_not_matter(tmp_path, pad_matters):
+    bundle = open_bundle(make_bundle(tmp_path / "b", pad_matters=pad_matters))
+    one, many = (OrtEngine(bundle, batch_size=size) for size in (1, 64))
+    for a, b in (
+        (one.encode_texts(TEXTS), many.encode_texts(TEXTS)),
+        (one.encode_images(noise(5)), many.encode_images(noise(5))),
+    ):
+        assert a.shape == b.shape
+        assert (a * b).sum(1).min() >= 0.9999
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 5])
+def test_last_batch_is_smaller(toy, batch_size):
+    engine = OrtEngine(open_bundle(toy), batch_size=batch_size)
+    images, texts = engine.encode_images(noise(5)), engine.encode_texts(TEXTS[:5])
+    assert images.shape == texts.shape == (5, 16)
+    np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, atol=1e-6)
+    assert len(np.unique(images.round(4), axis=0)) == 5
+
+
+def test_nothing_to_encode(toy):
+    engine = OrtEngine(open_bundle(toy))
+    assert engine.encode_texts([]).shape == engine.encode_images([]).shape == (0, 16)
+
+
+@pytest.mark.parametrize("pad_matters", [False, True])
+def test_neighbours_do_not_matter(tmp_path, pad_matters):
+    engine = OrtEngine(open_bundle(make_bundle(tmp_path / "b", pad_matters=pad_matters)))
+    alone = engine.encode_texts(["a cat"])[0]
+    beside = engine.encode_texts(["a dog on a bus " * 8, "a cat"])[1]
+    np.testing.assert_allclose(alone, beside, atol=1e-6)
+
+
+def test_another_padded_length_matters_where_the_bundle_says_so(tmp_path, toy):
+    trained = OrtEngine(open_bundle(make_bundle(tmp_path / "b", pad_matters=True)))
+    assert np.abs(trained.encode_texts(["a cat"], pad_to=4) - trained.encode_texts(["a cat"])).max() > 0.01
+    exact = OrtEngine(open_bundle(toy))
+    np.testing.assert_allclose(exact.encode_texts(["a cat"], pad_to=4), exact.encode_texts(["a cat"]), atol=1e-6)
+
+
+def test_pad_id_of_the_manifest_is_used(tmp_path):
+    folder = make_bundle(tmp_path / "b", pad_matters=True)
+    right = OrtEngine(open_bundle(folder)).encode_texts(["a cat"])[0]
+    rehash(folder, text={"pad_id": UNKNOWN})
+    bundle = open_bundle(folder)
+    wrong = OrtEngine(bundle).encode_texts(["a cat"])[0]
+    ids = [*TextEncoder(bundle).ids(["a cat"])[0], *[UNKNOWN] * 21]
+    assert ids[2] == EOT
+    np.testing.assert_allclose(wrong, unit(weights(folder / TEXT)["table"][ids].sum(0)), atol=1e-6)
+    assert wrong @ right < 0.9
+
+
+def test_stamp(toy):
+    bundle = open_bundle(toy)
+    stamp = OrtEngine(bundle, "cpu").stamp
+    assert (stamp.engine, stamp.model, stamp.artifact, stamp.padding) == ("ort", "toy", bundle.sha256, "trained")
+    assert stamp.weights == {"source": "random", "name": "seed 0", "revision": None, "sha256": "0" * 64}
+    assert stamp.provider == {"asked": "cpu", "active": "cpu", "options": {}}
+    assert stamp.precision == {"asked": "fp16", "executed": "fp32 (cast)"}
+    assert set(stamp.versions) >= {"numpy", "pillow", "tokenizers", "onnxruntime"}
+
+
+def test_fp32_on_cpu_is_no_cast(toy, tmp_path):
+    folder = shutil.copytree(toy, tmp_path / "b")
+    graphs = [graph.__dict__ | {"precision": "fp32"} for graph in open_bundle(toy).manifest.graphs]
+    for graph in graphs:
+        graph |= {name: [spec.__dict__ for spec in graph[name]] for name in ("inputs", "outputs")}
+    rehash(folder, graphs=graphs)
+    assert OrtEngine(open_bundle(folder)).stamp.precision == {"asked": "fp32", "executed": "fp32"}
+
+
+def test_width_that_is_not_the_manifest_s(toy, tmp_path):
+    folder = shutil.copytree(toy, tmp_path / "b")
+    rehash(folder, embedding_dim=17)
+    with pytest.raises(UsageFault, match=rf"b/{VISION}: 16 values an embedding, 17 expected"):
+        OrtEngine(open_bundle(folder))

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from made import make_scores, make_table
+
+from lgip_ort.errors import RunFault
+from lgip_ort.metrics import PROFILE, ImageSums, bootstrap, join_scores, profile
+
+# Two images; every number is a multiple of a power of two, so that sums are exact.
+ROWS = [
+    # image, kind, family, template, s, s_perturbed
+    ("A", "paraphrase", "wrapper", "a photo of {}", 0.5, 0.25),
+    ("A", "paraphrase", "wrapper", "{} in the scene", 0.5, 0.75),
+    ("B", "paraphrase", "wrapper", "a photo of {}", 0.25, 0.25),
+    ("A", "flip", "colour", None, 0.5, 0.25),
+    ("A", "flip", "count", None, 0.5, 0.5),  # a tie is a failure
+    ("B", "flip", "colour", None, 0.25, 0.75),
+    ("B", "flip", "object", None, 0.5, 0.25),
+    ("A", "identity", "identity", None, 0.5, 0.5),
+    ("B", "identity", "identity", None, 0.25, 0.25 + 2**-20),
+]
+
+
+def pairs_of(rows):
+    table = make_table([row[:3] for row in rows], target_word=[row[3] for row in rows])
+    return join_scores(table, make_scores(table, [row[4] for row in rows], [row[5] for row in rows]))
+
+
+def flips(gaps, images=None, family="colour"):
+    """Flip pairs with these gaps, one an image unless told."""
+    names = images or [f"{i:05d}" for i in range(len(gaps))]
+    return pairs_of([(name, "flip", family, None, float(gap), 0.0) for name, gap in zip(names, gaps, strict=True)])
+
+
+def interval(pairs, metric="E_sens", seed=0):
+    return profile(pairs, seed).filter(metric=metric, family="all").select("ci_low", "ci_high").row(0)
+
+
+def test_profile_by_hand():
+    """With two images a resample is A twice, B twice, or both: the interval spans the means of A and of B."""
+    found = profile(pairs_of(ROWS), seed=0)
+    assert found.schema == PROFILE
+    assert found.rows() == [
+        ("E_inv", "paraphrase", "all", "all", 0.5 / 3, 0.0, 0.25, 3, False),
+        ("E_inv", "paraphrase", "wrapper", "all", 0.5 / 3, 0.0, 0.25, 3, False),
+        ("E_inv", "paraphrase", "wrapper", "a photo of {}", 0.125, 0.0, 0.25, 2, False),
+        ("E_inv", "paraphrase", "wrapper", "{} in the scene", 0.25, None, None, 1, False),
+        ("E_sens", "flip", "all", "all", 0.0, -0.125, 0.125, 4, True),
+        ("E_sens", "flip", "colour", "all", -0.125, -0.5, 0.25, 2, True),
+        ("E_sens", "flip", "count", "all", 0.0, None, None, 1, True),
+        ("E_sens", "flip", "object", "all", 0.25, None, None, 1, True),
+        ("PR", "flip", "all", "all", 0.5, 0.5, 0.5, 4, True),
+        ("PR", "flip", "colour", "all", 0.5, 0.0, 1.0, 2, True),
+        ("PR", "flip", "count", "all", 0.0, None, None, 1, True),
+        ("PR", "flip", "object", "all", 1.0, None, None, 1, True),
+        ("E_inv", "identity", "identity", "all", 2**-21, 0.0, 2**-20, 2, False),
+    ]
+
+
+@pytest.mark.parametrize("order", [range(8, -1, -1), [4, 8, 0, 6, 2, 7, 1, 5, 3]])
+def test_order_of_rows_does_not_matter(order):
+    whole = profile(pairs_of(ROWS), 0)
+    other = profile(pairs_of([ROWS[i] for i in order]), 0)
+    assert other.drop("ci_low", "ci_high").equals(whole.drop("ci_low", "ci_high"))
+
+
+def test_same_seed_same_bytes(tmp_path):
+    pairs = flips(np.random.default_rng(0).normal(size=50).round(3))
+    for name in "ab":
+        profile(pairs, 1).write_parquet(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert interval(pairs, seed=1) != interval(pairs, seed=2)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), None])
+@pytest.mark.parametrize("column", [4, 5])
+def test_one_bad_score_is_an_error(bad, column):
+    """NaN > 0 is true in Polars, and a null drops out of a mean."""
+    rows = [list(row) for row in ROWS]
+    rows[5][column] = bad
+    name = {4: "s", 5: "s_perturbed"}[column]
+    with pytest.raises(RunFault, match=f"1 of 9 values of '{name}' are not finite, the first of pair 6"):
+        pairs_of(rows)
+
+
+def test_nothing_but_nulls_is_an_error():
+    with pytest.raises(RunFault, match="9 of 9 values"):
+        pairs_of([(*row[:4], None, None) for row in ROWS])
+
+
+def test_pairs_are_the_scored_rows_in_the_order_of_the_table():
+    table = make_table([("A", "flip", "colour")] * 4)
+    scores = make_scores(table, [0.1, 0.2, 0.3, 0.4], [0] * 4)
+    pairs = join_scores(table, scores[[3, 0, 2]])
+    assert pairs["pair_id"].to_list() == [1, 3, 4]
+    assert pairs["s"].to_list() == pytest.approx([0.1, 0.3, 0.4])
+
+
+def test_a_pair_that_is_scored_twice_is_an_error():
+    table = make_table([("A", "flip", "colour")])
+    with pytest.raises(pl.exceptions.ComputeError, match="1:1"):
+        join_scores(table, pl.concat([make_scores(table, [0.1], [0])] * 2))
+
+
+def test_nothing_scored():
+    assert profile(pairs_of([]), 0).equals(pl.DataFrame(schema=PROFILE))
+
+
+def test_interval_of_images_that_agree():
+    low, high = interval(flips([0.125] * 40))
+    assert (low, high) == pytest.approx((0.125, 0.125), abs=1e-12)
+
+
+@pytest.mark.parametrize("images", [400, 9000])  # 9,000 images are resampled in parts
+def test_interval_has_the_width_of_the_normal_one(images):
+    gaps = np.random.default_rng(0).normal(0.3, 0.2, images)
+    low, high = interval(flips(gaps))
+    half = 1.96 * gaps.std() / np.sqrt(images)
+    assert (high - low) / 2 == pytest.approx(half, rel=0.1)
+    assert (high + low) / 2 == pytest.approx(gaps.mean(), abs=half / 4)
+
+
+def test_pairs_of_one_image_are_not_independent():
+    """Ten equal pairs an image say no more than one."""
+    gaps = np.random.default_rng(0).normal(size=60)
+    names = [f"{i:03d}" for i in range(60)]
+    once = interval(flips(gaps, names))
+    tenfold = interval(flips(np.tile(gaps, 10), names * 10))
+    assert tenfold == pytest.approx(once, rel=1e-9)
+
+
+def test_rare_stratum():
+    """Two of 60 images have a pair: every eighth resample has none, and is left out."""
+    rows = [(f"{i:02d}", "flip", "colour", None, 0.5, 0.0) for i in range(60)]
+    rows += [("03", "flip", "count", None, 1.0, 0.0), ("41", "flip", "count", None, 0.0, 1.0)]
+    found = profile(pairs_of(rows), 0).filter(metric="E_sens", family="count")
+    assert found.select("value", "ci_low", "ci_high", "n").rows() == [(0.0, -1.0, 1.0, 2)]
+
+
+def test_resamples_are_shared_by_strata():
+    """Equal strata get equal intervals; a paired difference of equal runs is exactly zero."""
+    sums = ImageSums(np.random.default_rng(0).normal(size=30), np.ones(30, np.int64))
+    first, second, nothing = bootstrap([sums, sums, ImageSums(sums.total * 0, sums.count)], seed=5)
+    assert first == second
+    assert nothing == (0.0, 0.0)
+    assert bootstrap([], seed=5) == []

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from made import make_run, make_table, make_vectors
+
+from lgip_ort.errors import UsageFault
+from lgip_ort.parity import compare, images_needed, judge, overall
+
+IMAGES = 40
+ROWS = [
+    (f"{i:02d}", kind, family)
+    for i in range(IMAGES)
+    for kind, family in (("paraphrase", "wrapper"), ("flip", "colour"), ("identity", "identity"))
+]
+TABLE = make_table(ROWS, target_word=["a photo of {}", "red", None] * IMAGES)
+S = [0.5] * len(ROWS)
+PERTURBED = [0.5 - gap for i in range(IMAGES) for gap in (0.02, 0.1 if i % 4 else -0.1, 0.0)]
+"""E_inv 0.02, E_sens 0.05, PR 0.75, identity 0."""
+
+
+def moved(**gaps):
+    """PERTURBED with a kind's gap made larger by so much."""
+    return [p - gaps.get(kind, 0) for p, (_, kind, _) in zip(PERTURBED, ROWS, strict=True)]
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Compares a candidate with these perturbed scores with the reference."""
+    reference = make_run(tmp_path / "a", TABLE, S, PERTURBED)
+
+    def compared(perturbed, s=S, **stamp):
+        return compare(reference, make_run(tmp_path / "b", TABLE, s, perturbed, **stamp))
+
+    return compared
+
+
+def row(comparison, metric, family="all", stratum="all"):
+    (found,) = [r for r in comparison.rows if (r.metric, r.family, r.stratum) == (metric, family, stratum)]
+    return found
+
+
+def test_same_scores(judged):
+    comparison = judged(PERTURBED, engine="torch")
+    assert comparison.verdict == "equal"
+    assert [(r.metric, r.kind, r.family, r.stratum) for r in comparison.rows] == [
+        ("E_inv", "paraphrase", "all", "all"),
+        ("E_inv", "paraphrase", "wrapper", "all"),
+        ("E_inv", "paraphrase", "wrapper", "a photo of {}"),
+        ("E_sens", "flip", "all", "all"),
+        ("E_sens", "flip", "colour", "all"),
+        ("PR", "flip", "all", "all"),
+        ("PR", "flip", "colour", "all"),
+        ("E_inv", "identity", "identity", "all"),
+    ]
+    for r in comparison.rows:
+        assert (r.delta, r.ci_low, r.ci_high, r.verdict, r.n, r.images) == (0, 0, 0, "equal", 40, 40)
+        assert r.reference == r.candidate
+        assert r.images_needed is None
+    assert row(comparison, "E_inv").reference == pytest.approx(0.02, rel=1e-5)
+    assert row(comparison, "E_sens").margin == pytest.approx(0.0025, rel=1e-5)
+    assert row(comparison, "E_inv").margin == pytest.approx(0.001, rel=1e-5)
+    assert row(comparison, "PR").margin == 0.01
+    assert row(comparison, "E_inv", "identity").margin == 0.0005
+    assert (len(comparison.sign_changes), comparison.flips, comparison.max_ds) == (0, 40, 0)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "metric", "delta"),
+    [
+        ({"flip": -0.01}, "E_sens", -0.01),
+        ({"flip": 0.01}, "E_sens", 0.01),  # an improvement is a drift
+        ({"flip": 0.25}, "PR", 0.25),
+        ({"paraphrase": 0.005}, "E_inv", 0.005),
+        ({"paraphrase": -0.005}, "E_inv", -0.005),
+        ({"identity": 0.001}, "E_inv", 0.001),
+    ],
+)
+def test_drift_in_both_directions(judged, gaps, metric, delta):
+    comparison = judged(moved(**gaps))
+    assert comparison.verdict == "drifted"
+    drifted = row(comparison, metric, "identity" if "identity" in gaps else "all")
+    assert drifted.verdict == "drifted"
+    assert drifted.delta == pytest.approx(delta, rel=1e-4)
+    assert comparison.max_ds == pytest.approx(abs(next(iter(gaps.values()))), rel=1e-4)
+    kept = {"flip": "paraphrase", "paraphrase": "flip", "identity": "flip"}[next(iter(gaps))]
+    assert {r.verdict for r in comparison.rows if r.kind == kept} == {"equal"}
+
+
+def test_small_change_is_equal(judged):
+    comparison = judged(moved(flip=0.002, paraphrase=-0.0005))
+    assert comparison.verdict == "equal"
+    assert row(comparison, "E_sens").delta == pytest.approx(0.002, rel=1e-3)
+
+
+def test_drift_that_cancels_out_in_the_mean_of_gaps(judged):
+    """Two wrong pairs become right and two right ones wrong: no drift of PR, but its interval leaves the margin."""
+    perturbed = list(PERTURBED)
+    flips = [i for i, r in enumerate(ROWS) if r[1] == "flip"]
+    swapped = flips[0], flips[4], flips[1], flips[2]
+    for i in swapped:
+        perturbed[i] = 1 - perturbed[i]
+    comparison = judged(perturbed)
+    assert row(comparison, "PR").delta == 0
+    assert row(comparison, "PR").verdict == comparison.verdict == "inconclusive"
+    assert row(comparison, "PR").images_needed > 40
+    assert len(comparison.sign_changes) == 4
+
+
+def test_sign_changes_are_listed(judged):
+    perturbed = list(PERTURBED)
+    perturbed[4] = 0.75  # the flip of image 01: right before, wrong now
+    perturbed[13] = 0.5  # the flip of image 04: wrong before, a tie now, which is wrong
+    perturbed[3] = 0.75  # no flip
+    comparison = judged(perturbed)
+    (change,) = comparison.sign_changes.to_dicts()
+    assert change == {
+        "image_id": "01",
+        "family": "colour",
+        "text": "text 4",
+        "perturbed": "other 4",
+        "s": 0.5,
+        "s_perturbed": pytest.approx(0.4),
+        "s_candidate": 0.5,
+        "s_perturbed_candidate": 0.75,
+    }
+    assert comparison.summary()["sign_changes"] == {"n": 1, "of": 40, "pairs": [change]}
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.2])
+def test_too_few_images(tmp_path, drift):
+    """29 images are one too few for a verdict, whatever they say."""
+    n = 29 * 3
+    runs = [
+        make_run(tmp_path / name, TABLE[:n], S[:n], [p - by for p in PERTURBED[:n]])
+        for name, by in (("a", 0), ("b", drift))
+    ]
+    comparison = compare(*runs)
+    assert comparison.verdict == "inconclusive"
+    assert {r.verdict for r in comparison.rows} == {"inconclusive"}
+    assert {r.images_needed for r in comparison.rows} == {30}
+    assert {r.images for r in comparison.rows} == {29}
+
+
+def test_one_image_has_no_interval(tmp_path):
+    runs = [make_run(tmp_path / name, TABLE[:3], S[:3], PERTURBED[:3]) for name in "ab"]
+    assert {(r.ci_low, r.ci_high, r.images_needed) for r in compare(*runs).rows} == {(None, None, 30)}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("model", "other"), ("padding", "paper"), ("suite", "strict"), ("seed", 1), ("table", "9" * 64)],
+)
+def test_runs_that_can_not_be_compared(judged, field, value):
+    with pytest.raises(UsageFault, match=f"{field} is .* in the reference and {value!r} in the candidate"):
+        judged(PERTURBED, **{field: value})
+
+
+def test_runs_that_scored_other_pairs(tmp_path):
+    runs = [make_run(tmp_path / name, TABLE[rows], S[rows], PERTURBED[rows]) for name, rows in
+            (("a", slice(0, 90)), ("b", slice(30, 120)))]  # fmt: skip
+    with pytest.raises(UsageFault, match="90 pairs scored in the reference, 90 in the candidate, 60 in both"):
+        compare(*runs)
+
+
+def test_cosine_of_embeddings(tmp_path):
+    vectors = {
+        "a": [("vision", 1, (1, 0)), ("vision", 2, (0, 2)), ("vision", 9, (1, 1))],
+        "b": [("vision", 2, (0, 1)), ("vision", 1, (3, 4)), ("text", 9, (1, 1))],
+    }
+    runs = []
+    for name, rows in vectors.items():
+        runs.append(make_run(tmp_path / name, TABLE, S, PERTURBED))
+        make_vectors(rows).write_parquet(runs[-1].folder / "embeddings/0.parquet")
+    assert compare(*runs).embedding_cosine == {
+        "image_min": pytest.approx(0.6),
+        "image_p1": pytest.approx(0.604),
+        "text_min": None,
+        "text_p1": None,
+    }
+
+
+def test_summary_is_json(judged, tmp_path):
+    summary = json.loads(json.dumps(judged(moved(flip=0.01)).summary(), allow_nan=False))
+    assert set(summary) >= {"verdict", "rows", "sign_changes", "embedding_cosine", "reference", "candidate"}
+    assert set(summary["rows"][0]) >= {
+        "metric", "kind", "family", "stratum", "reference", "candidate", "delta", "ci_low", "ci_high", "margin", "verdict",
+    }  # fmt: skip
+    assert (summary["reference"], summary["candidate"]) == (str(tmp_path / "a"), str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "images", "expected"),
+    [
+        (-0.1, 0.1, 30, "equal"),
+        (0.0, 0.0, 30, "equal"),
+        (0.0, 0.0, 29, "inconclusive"),
+        (0.11, 0.2, 30, "drifted"),
+        (-0.2, -0.11, 30, "drifted"),
+        (0.1, 0.2, 30, "inconclusive"),
+        (-0.2, -0.1, 30, "inconclusive"),
+        (-0.2, 0.2, 30, "inconclusive"),
+        (0.11, 0.2, 29, "inconclusive"),
+        (None, None, 100, "inconclusive"),
+    ],
+)
+def test_judge(low, high, images, expected):
+    assert judge(low, high, 0.1, images, 30) == expected
+
+
+@pytest.mark.parametrize(
+    ("delta", "low", "high", "images", "expected"),
+    [
+        (0.0, -0.25, 0.25, 40, 160),  # half of the width: four times as many
+        (0.25, 0.0, 0.5, 40, 160),  # the same, drifted
+        (-0.25, -0.75, 0.0, 40, 640),  # the wider side counts
+        (0.0, -0.01, 0.01, 10, 30),  # the least that is judged at all
+        (0.125, 0.0, 0.25, 40, None),  # on the margin itself
+        (0.0, None, None, 1, 30),
+    ],
+)
+def test_images_needed(delta, low, high, images, expected):
+    assert images_needed(delta, low, high, 0.125, images, 30) == expected
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["equal", "equal"], "equal"),
+        (["equal", "inconclusive"], "inconclusive"),
+        (["inconclusive", "drifted", "equal"], "drifted"),
+        ([], "inconclusive"),
+    ],
+)
+def test_overall(verdicts, expected):
+    assert overall(verdicts) == expected

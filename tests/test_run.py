@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import polars as pl
+import pytest
+from made import STAMP, MadeEngine, make_coco
+
+from lgip_ort import run as run_module
+from lgip_ort.dataset import open_dataset
+from lgip_ort.errors import RunFault, UsageFault
+from lgip_ort.run import Plan, Run, execute, open_run
+from lgip_ort.table import build_table
+
+
+def quiet(stage, count):
+    """A progress that shows nothing."""
+
+
+def make_plan(folder, limit=40, seed=0, batch_size=64, max_skipped=0):
+    data = open_dataset(f"coco:{folder}").head(limit)
+    return Plan(data, build_table(data.captions, "paper", seed), "paper", seed, batch_size, max_skipped)
+
+
+@pytest.fixture
+def plan(coco, monkeypatch):
+    """Forty images in five shards."""
+    monkeypatch.setattr(run_module, "SHARD_IMAGES", 8)
+    return make_plan(coco)
+
+
+@pytest.fixture
+def spoiled(tmp_path, monkeypatch):
+    """A data set of six images, two in a shard, the fourth of which can't be read."""
+    monkeypatch.setattr(run_module, "SHARD_IMAGES", 2)
+    folder = make_coco(tmp_path / "spoiled", images=6)
+    path = folder / "val/000000000004.png"
+    path.write_bytes(path.read_bytes()[:60])
+    return folder
+
+
+def contents(folder, kind="*.parquet"):
+    """The bytes of every file of a kind, by its path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob(kind))}
+
+
+def test_folder(plan, tmp_path):
+    run = execute(MadeEngine(), plan, tmp_path, quiet, load=2.0)
+    assert run.folder.parent == tmp_path / "made/made-cpu-fp16"
+    assert run.folder.name.startswith("coco-val-paper-")
+    assert len(list((run.folder / "scores").iterdir())) == len(list((run.folder / "embeddings").iterdir())) == 5
+    files = {path.name for path in run.folder.iterdir() if path.is_file()}
+    assert files == {"run.json", "table.parquet", "images.parquet", "skipped.parquet", "profile.parquet"}
+    assert run.table().equals(plan.table)
+    assert run.pairs()["pair_id"].equals(plan.table["pair_id"])
+    assert pl.read_parquet(run.folder / "images.parquet").equals(plan.dataset.images)
+    assert len(run.embeddings().filter(tower="vision")) == 40
+
+
+def test_stamp(plan, tmp_path):
+    run = execute(MadeEngine(), plan, tmp_path, quiet, load=2.0)
+    stamp = json.loads((run.folder / "run.json").read_text())
+    assert stamp == run.stamp
+    assert stamp["status"] == "done"
+    assert stamp["n"] == {"original": 760, "effective": 760, "images": 40, "skipped": 0}
+    assert stamp["pairs"] == {"paraphrase": 480, "flip": 240, "combined": 0, "identity": 40}
+    assert {name: stamp["dataset"][name] for name in ("name", "images", "captions", "missing", "named")} == {
+        "name": "coco-val", "images": 40, "captions": 80, "missing": 0, "named": 40,
+    }  # fmt: skip
+    for name in ("started", "finished", "lgip_ort", "python", "machine", "versions", "weights", "artifact", "table"):
+        assert stamp[name], name
+    assert (stamp["suite"], stamp["seed"], stamp["batch_size"]) == ("paper", 0, 64)
+    assert set(stamp["seconds"]) == {"load", "images", "texts", "score", "total"}
+    assert stamp["seconds"]["load"] == 2.0 < stamp["seconds"]["total"]
+    assert open_run(run.folder) == dataclasses.replace(run, reused=True)
+
+
+def test_finished_run_is_shown_again_and_not_touched(plan, tmp_path):
+    first = execute(MadeEngine(), plan, tmp_path, quiet)
+    before, engine = contents(first.folder, "*.*"), MadeEngine()
+    again = execute(engine, plan, tmp_path, quiet)
+    assert again.reused
+    assert not first.reused
+    assert again.stamp == first.stamp
+    assert engine.texts == engine.images == []
+    assert contents(first.folder, "*.*") == before
+
+
+def test_overwrite_computes_again(plan, tmp_path):
+    first = execute(MadeEngine(), plan, tmp_path, quiet)
+    (first.folder / "scores/left over.parquet").write_bytes(b"of another time")
+    engine = MadeEngine()
+    again = execute(engine, plan, tmp_path, quiet, overwrite=True)
+    assert (again.folder, again.reused, sum(engine.images)) == (first.folder, False, 40)
+    assert not (again.folder / "scores/left over.parquet").exists()
+
+
+class Killed(MadeEngine):
+    """An engine whose process ends in its n-th shard, and which looks at the stamp before."""
+
+    def __init__(self, n, out):
+        super().__init__()
+        self.n, self.out = n, out
+
+    def encode_texts(self, texts, pad_to=None):
+        if len(self.images) == self.n:
+            (stamp,) = self.out.rglob("run.json")
+            assert json.loads(stamp.read_text())["status"] == "started"
+            raise KeyboardInterrupt
+        return super().encode_texts(texts)
+
+
+@pytest.mark.parametrize("shard", [1, 3, 5])
+def test_killed_run_goes_on_and_ends_with_the_same_bytes(plan, tmp_path, shard):
+    whole = execute(MadeEngine(), plan, tmp_path / "whole", quiet)
+    with pytest.raises(KeyboardInterrupt):
+        execute(Killed(shard, tmp_path / "killed"), plan, tmp_path / "killed", quiet)
+    engine = MadeEngine()
+    resumed = execute(engine, plan, tmp_path / "killed", quiet)
+    assert len(engine.images) == 5 - (shard - 1)
+    assert contents(resumed.folder) == contents(whole.folder)
+    assert resumed.stamp["status"] == "done"
+
+
+def test_missing_shards_are_filled_in(plan, tmp_path):
+    """Whichever they are: half of a shard (its vectors without its scores) counts as missing."""
+    run = execute(MadeEngine(), plan, tmp_path, quiet)
+    whole = contents(run.folder)
+    scores = sorted((run.folder / "scores").iterdir())
+    scores[0].unlink()
+    scores[3].unlink()
+    (run.folder / "embeddings" / scores[3].name).unlink()
+    (run.folder / "run.json").write_text(json.dumps(run.stamp | {"status": "started"}))
+    engine = MadeEngine()
+    execute(engine, plan, tmp_path, quiet)
+    assert engine.images == [8, 8]
+    assert contents(run.folder) == whole
+
+
+def test_shards_do_not_change_the_profile(plan, tmp_path, monkeypatch):
+    small = execute(MadeEngine(), plan, tmp_path / "small", quiet)
+    monkeypatch.setattr(run_module, "SHARD_IMAGES", 512)
+    large = execute(MadeEngine(), plan, tmp_path / "large", quiet)
+    for name in ("profile.parquet", "table.parquet", "skipped.parquet"):
+        assert (small.folder / name).read_bytes() == (large.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"batch_size": 1}, {"limit": 39}])
+def test_other_inputs_are_another_run(plan, coco, tmp_path, change):
+    first = execute(MadeEngine(), plan, tmp_path, quiet)
+    assert execute(MadeEngine(), make_plan(coco, **change), tmp_path, quiet).folder != first.folder
+
+
+def test_another_artifact_is_another_run(plan, tmp_path):
+    first, engine = execute(MadeEngine(), plan, tmp_path, quiet), MadeEngine()
+    engine.stamp = dataclasses.replace(engine.stamp, artifact="3" * 64)
+    assert execute(engine, plan, tmp_path, quiet).folder != first.folder
+
+
+def test_unreadable_image(spoiled, tmp_path):
+    run = execute(MadeEngine(), make_plan(spoiled), tmp_path, quiet)
+    assert run.failed
+    assert run.stamp["status"] == "failed"
+    assert run.stamp["error"].startswith(
+        "1 images could not be read, --max-skipped allows 0; the first is val/000000000004.png: "
+    )
+    assert run.skipped().select("image_id", "path").rows() == [("4", "val/000000000004.png")]
+    assert run.stamp["n"] == {"original": 6 * 19, "effective": 5 * 19, "images": 5, "skipped": 1}
+    assert run.stamp["pairs"] == {"paraphrase": 60, "flip": 30, "combined": 0, "identity": 5}
+    assert "4" not in set(run.pairs()["image_id"])
+    with pytest.raises(UsageFault, match="the run is 'failed', not done"):
+        open_run(run.folder)
+
+
+def test_tolerance_is_no_input(spoiled, tmp_path):
+    """What was scored under one tolerance is not scored again under another, and its verdict is."""
+    failed = execute(MadeEngine(), make_plan(spoiled), tmp_path, quiet)
+    for tolerated in (1, 0):
+        engine = MadeEngine()
+        run = execute(engine, make_plan(spoiled, max_skipped=tolerated), tmp_path, quiet)
+        assert (run.folder, run.failed, engine.images) == (failed.folder, tolerated == 0, [])
+        assert run.skipped()["image_id"].to_list() == ["4"]
+
+
+def test_no_readable_image(tmp_path):
+    folder = make_coco(tmp_path / "data", images=2)
+    for path in (folder / "val").iterdir():
+        path.write_bytes(b"")
+    run = execute(MadeEngine(), make_plan(folder, max_skipped=2), tmp_path, quiet)
+    assert run.stamp["n"] == {"original": 38, "effective": 0, "images": 0, "skipped": 2}
+    assert len(run.profile()) == 0
+
+
+def test_score_that_is_not_finite(plan, tmp_path):
+    engine = MadeEngine({plan.table[-1, "perturbed"]: (float("nan"), 0, 0)})
+    with pytest.raises(RunFault, match="not finite"):
+        execute(engine, plan, tmp_path, quiet)
+    (stamp,) = tmp_path.rglob("run.json")
+    assert json.loads(stamp.read_text())["status"] == "failed"
+    assert "not finite" in json.loads(stamp.read_text())["error"]
+    assert not list(tmp_path.rglob("profile.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "not a run, run.json is missing"),
+        ("{", "run.json: not JSON"),
+        ('{"status": "started"}', "'started', not done"),
+    ],
+)
+def test_folder_that_is_no_finished_run(tmp_path, content, message):
+    if content:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UsageFault, match=message) as fault:
+        open_run(tmp_path)
+    assert str(tmp_path) in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "revision", "expected"),
+    [
+        ("random", "seed 0", None, "random"),
+        ("hub", "google/siglip", "abc", "google/siglip@abc"),
+        ("path", "/x/y.safetensors", None, "/x/y.safetensors"),
+    ],
+)
+def test_weights_in_a_word(tmp_path, source, name, revision, expected):
+    weights = {"source": source, "name": name, "revision": revision, "sha256": ""}
+    assert Run(tmp_path, STAMP | {"weights": weights}).weights == expected
+
+
+def test_revision_of_the_source(monkeypatch, tmp_path):
+    assert run_module._git_revision() is None or len(run_module._git_revision()) == 40
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run_module._git_revision() is None
+    assert shutil.which("git") is None

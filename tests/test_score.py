@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from made import MadeEngine, make_table
+from PIL import Image
+
+from lgip_ort import score
+from lgip_ort.errors import RunFault
+from lgip_ort.score import SCORES, SKIPPED, score_shard
+
+COLOURS = {"r": (255, 0, 0), "g": (0, 255, 0), "b": (0, 0, 255)}
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """r.png, g.png and b.png of one colour, bad.png that is no image."""
+    for name, colour in COLOURS.items():
+        Image.new("RGB", (2, 2), colour).save(tmp_path / f"{name}.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    return tmp_path
+
+
+def images(*names):
+    return pl.DataFrame({"image_id": names, "path": [f"{name.rstrip('0123456789')}.png" for name in names]})
+
+
+def run(engine, root, names, table, sample=1.0, seen=None):
+    progress = Counter() if seen is None else seen
+    return score_shard(engine, root, images(*names), table, sample, lambda stage, n: progress.update({stage: n}))
+
+
+def test_scores_by_hand(root):
+    table = make_table(
+        [("r", "flip", "colour"), ("g", "flip", "colour"), ("b", "paraphrase", "wrapper")],
+        text=["red", "green", "blue"],
+        perturbed=["green", "half", "half"],
+    )
+    engine = MadeEngine({"red": (1, 0, 0), "green": (0, 1, 0), "blue": (0, 0, 1), "half": (0, 0.6, 0.8)})
+    seen = Counter()
+    shard = run(engine, root, ["r", "g", "b"], table, seen=seen)
+    assert shard.scores.schema == SCORES
+    assert shard.scores["pair_id"].to_list() == [1, 2, 3]
+    np.testing.assert_allclose(shard.scores["s"], [1, 1, 1])
+    np.testing.assert_allclose(shard.scores["s_perturbed"], [0, 0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(shard.scores["text_cosine"], [0, 0.6, 0.8], rtol=1e-6)
+    assert shard.skipped.equals(pl.DataFrame(schema=SKIPPED))
+    assert seen == {"images": 3, "texts": 4}
+    assert set(shard.seconds) == {"images", "texts"}
+
+
+def test_every_text_is_encoded_once_but_for_the_control(root):
+    table = make_table(
+        [
+            ("r", "identity", "identity"),
+            ("r", "flip", "colour"),
+            ("g", "identity", "identity"),
+            ("g", "flip", "colour"),
+        ],
+        text=["one", "one", "two", "two"],
+        perturbed=["one", "two", "two", "three"],
+    )
+    engine = MadeEngine()
+    run(engine, root, ["r", "g"], table)
+    assert [sorted(texts) for texts in engine.texts] == [["one", "three", "two"], ["one", "two"]]
+
+
+def test_control_is_the_noise_of_the_engine(root):
+    """An engine whose second answer differs from its first has an identity error, and no other."""
+
+    class Noisy(MadeEngine):
+        def encode_texts(self, texts, pad_to=None):
+            vectors = super().encode_texts(texts)
+            return vectors if len(self.texts) == 1 else np.roll(vectors, len(self.texts) - 1, axis=1)
+
+    table = make_table([("r", "identity", "identity"), ("r", "flip", "colour")], text=["a", "a"], perturbed=["a", "b"])
+    shard = run(Noisy(), root, ["r"], table)
+    assert shard.scores["s"].to_list() == [1, 1]
+    assert shard.scores["s_perturbed"].to_list() == [0, 1]
+
+
+def test_control_keeps_its_rows(root):
+    """The control is encoded in another order than it stands in."""
+    vectors = {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1)}
+    table = make_table([("r", "identity", "identity")] * 3, text=list("abc"), perturbed=list("abc"))
+    shard = run(MadeEngine(vectors), root, ["r"], table)
+    assert shard.scores["s"].to_list() == shard.scores["s_perturbed"].to_list() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("order", [["bad", "r", "g", "b"], ["r", "bad", "g", "b"], ["r", "g", "b", "bad"]])
+def test_unreadable_image_is_skipped_and_moves_no_other(root, order, monkeypatch):
+    monkeypatch.setattr(score, "IMAGES_AT_ONCE", 2)
+    table = make_table([(name, "flip", "colour") for name in order], text=[f"of {name}" for name in order])
+    vectors = {f"of {name}": tuple(np.array(colour) / 255) for name, colour in COLOURS.items()}
+    seen = Counter()
+    shard = run(MadeEngine(vectors), root, order, table, seen=seen)
+    assert shard.skipped.rows() == [("bad", "bad.png", "UnidentifiedImageError: cannot identify image file 'bad.png'")]
+    assert shard.scores["pair_id"].to_list() == [i + 1 for i, name in enumerate(order) if name != "bad"]
+    assert shard.scores["s"].to_list() == [1, 1, 1]
+    assert seen["images"] == 4
+
+
+def test_no_readable_image(root):
+    shard = run(MadeEngine(), root, ["bad"], make_table([("bad", "flip", "colour"), ("bad", "identity", "identity")]))
+    assert shard.scores.equals(pl.DataFrame(schema=SCORES))
+    assert shard.skipped["image_id"].to_list() == ["bad"]
+    assert len(shard.embeddings) == 0
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_score_that_is_not_finite_fails_the_run(root, count):
+    table = make_table([("r", "flip", "colour")] * 5, perturbed=["fine", *["wrong"] * count, *["fine"] * (4 - count)])
+    engine = MadeEngine({"wrong": (float("nan"), 0, 0)})
+    with pytest.raises(RunFault, match=rf"{count} of 5 scores .* image r, 'text 1' against 'wrong'"):
+        run(engine, root, ["r"], table)
+
+
+def test_more_texts_than_one_call_takes(root):
+    n = 1500
+    vectors = {f"t{i}": (i / n, 0, 0) for i in range(2 * n)}
+    table = make_table(
+        [("r", "flip", "colour")] * n,
+        text=[f"t{i}" for i in range(n)],
+        perturbed=[f"t{i + n}" for i in range(n)],
+    )
+    engine, seen = MadeEngine(vectors), Counter()
+    shard = run(engine, root, ["r"], table, seen=seen)
+    assert len(engine.texts) == 2
+    assert seen["texts"] == 2 * n
+    np.testing.assert_allclose(shard.scores["s"], np.arange(n) / n, rtol=1e-6)
+    np.testing.assert_allclose(shard.scores["s_perturbed"], np.arange(n, 2 * n) / n, rtol=1e-6)
+
+
+def test_sample_of_vectors(root):
+    """The same rows whatever the shards, more of them with a larger share, the vector that belongs to the key."""
+    names = [f"r{i}" for i in range(40)]
+    table = make_table([(name, "flip", "colour") for name in names], text=[f"a {n}" for n in names])
+
+    def keys(share, names):
+        return set(run(MadeEngine(), root, names, table, share).embeddings.select("tower", "key").rows())
+
+    every, half, none = (keys(share, names) for share in (1.0, 0.5, 0.0))
+    assert len(every) == 40 + 80
+    assert none == set()
+    assert 30 < len(half) < 90
+    assert half < every
+    assert keys(0.5, names[:9]) | keys(0.5, names[9:]) == half
+    towers = Counter(tower for tower, _ in every)
+    assert towers == {"vision": 40, "text": 80}
