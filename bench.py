@@ -99,12 +99,18 @@ def run(
         dataset = dataset.head(limit)
     plan = Plan(dataset, build_table(dataset.captions, suite, seed), suite, seed, batch_size, max_skipped)
 
+    names = ("torch", "ort") if engine is EngineName.both else (engine.value,)
+    try:
+        made = [_execute(name, opened, plan, provider, runs, overwrite) for name in names]
+    except RunFault as fault:
+        if as_json:
+            _print_json({"status": "failed", "error": str(fault)})
+        raise
     if engine is EngineName.both:
-        reference = _execute("torch", opened, plan, provider, runs, overwrite)
-        candidate = _execute("ort", opened, plan, provider, runs, overwrite)
+        reference, candidate = made
         _report_comparison(reference, candidate, as_json)
     else:
-        _report_run(_execute(engine.value, opened, plan, provider, runs, overwrite), as_json)
+        _report_run(made[0], as_json)
 
 
 @app.command()

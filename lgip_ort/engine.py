@@ -92,7 +92,7 @@ class OrtEngine:
             provider={"asked": provider, "active": chosen.key, "options": self._vision_session.options()},
             precision={"asked": vision.precision, "executed": "fp32 (cast)" if cast else vision.precision},
             padding="trained",
-            versions={n: importlib.metadata.version(n) for n in ("numpy", "pillow", "tokenizers")}
+            versions={n: importlib.metadata.version(n) for n in ("numpy", "pillow", "tokenizers", "ftfy")}
             | {"onnxruntime": onnxruntime.__version__},
         )
 

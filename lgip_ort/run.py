@@ -154,7 +154,8 @@ def _score(engine: Engine, plan: Plan, folder: Path, progress: Progress) -> dict
     for index, images in enumerate(plan.dataset.images.iter_slices(SHARD_IMAGES)):
         table = plan.table.join(images, on="image_id", how="semi", maintain_order="left")
         name = f"{index:05d}-{table_sha256(table)[:8]}.parquet"
-        if (folder / "scores" / name).exists():
+        # An image that could not be read may be readable now: a shard that skipped one is made again.
+        if (folder / "scores" / name).exists() and not _skipped_by(folder / "scores" / name):
             progress("images", len(images))
             continue
         began = time.perf_counter()
@@ -174,11 +175,16 @@ def _write_shard(folder: Path, name: str, shard: ShardScores) -> None:
         shard.scores.write_parquet(path, metadata={"skipped": json.dumps(shard.skipped.rows())})
 
 
+def _skipped_by(shard: Path) -> list[list[str]]:
+    rows: list[list[str]] = json.loads(pl.read_parquet_metadata(shard)["skipped"])
+    return rows
+
+
 def _finish(folder: Path, plan: Plan, record: dict[str, Any]) -> None:
     """From finished shards to skipped.parquet, profile.parquet and the counts in the record."""
     shards = sorted((folder / "scores").glob("*.parquet"))
     skipped = pl.DataFrame(
-        [row for path in shards for row in json.loads(pl.read_parquet_metadata(path)["skipped"])],
+        [row for path in shards for row in _skipped_by(path)],
         schema=SKIPPED,
         orient="row",
     )

@@ -61,6 +61,15 @@ def test_last_batch_is_smaller(toy, batch_size):
     assert len(np.unique(images.round(4), axis=0)) == 5
 
 
+def test_batches_hold_texts_of_like_length(toy):
+    engine = OrtEngine(open_bundle(toy), batch_size=2)
+    session, shapes = engine._text_session, []
+    engine._text_session = lambda ids: (shapes.append(ids.shape), session(ids))[1]
+    vectors = engine.encode_texts(["a dog", "a dog " * 11, "a cat", "a cat " * 11])
+    assert shapes == [(2, 8), (2, 24)]
+    np.testing.assert_allclose(vectors[2:3], engine.encode_texts(["a cat"]), atol=1e-6)
+
+
 def test_nothing_to_encode(toy):
     engine = OrtEngine(open_bundle(toy))
     assert engine.encode_texts([]).shape == engine.encode_images([]).shape == (0, 16)

@@ -66,6 +66,12 @@ def test_order_of_rows_does_not_matter(order):
     assert other.drop("ci_low", "ci_high").equals(whole.drop("ci_low", "ci_high"))
 
 
+def test_differences_are_taken_in_float64():
+    """In float32 the smaller score vanishes."""
+    found = profile(pairs_of([("A", "flip", "colour", None, 1.0, 2**-30)]), 0)
+    assert found["value"].to_list()[0] == 1 - 2**-30
+
+
 def test_same_seed_same_bytes(tmp_path):
     pairs = flips(np.random.default_rng(0).normal(size=50).round(3))
     for name in "ab":

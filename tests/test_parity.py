@@ -88,6 +88,13 @@ def test_drift_in_both_directions(judged, gaps, metric, delta):
     assert {r.verdict for r in comparison.rows if r.kind == kept} == {"equal"}
 
 
+def test_margin_is_the_reference_s(judged):
+    """5 % of the reference's value, at least 0.0005; a candidate can't widen it."""
+    comparison = judged(moved(paraphrase=0.5))
+    assert row(comparison, "E_inv").margin == pytest.approx(0.001, rel=1e-4)
+    assert row(comparison, "E_inv").candidate == pytest.approx(0.52, rel=1e-4)
+
+
 def test_small_change_is_equal(judged):
     comparison = judged(moved(flip=0.002, paraphrase=-0.0005))
     assert comparison.verdict == "equal"

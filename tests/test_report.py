@@ -214,7 +214,8 @@ def test_headline_without_pairs():
 
 @pytest.fixture
 def screen():
-    return Console(file=io.StringIO(), width=80, force_terminal=False)
+    """A terminal that is too narrow."""
+    return Console(file=io.StringIO(), width=60, force_terminal=False)
 
 
 def test_terminal_shows_the_run(run, screen):

@@ -90,11 +90,11 @@ def _get(row: Any, field: str, kind: type, path: Path, where: str) -> Any:
 def _split(argument: str) -> tuple[Path, str]:
     if not argument:
         raise UsageFault("coco needs a folder: coco:DIR or coco:DIR:split")
-    folder, colon, split = argument.rpartition(":")
-    # A colon may also belong to the folder (C:\coco): a split is a plain name.
-    if colon and split and not set("/\\") & set(split):
-        return Path(folder), split
     root = Path(argument)
+    folder, colon, split = argument.rpartition(":")
+    # A colon may also belong to the folder (C:\coco, data:v2): a split is a plain name after what is no folder.
+    if colon and split and not set("/\\") & set(split) and not root.is_dir():
+        return Path(folder), split
     splits = _splits(root)
     if len(splits) == 1:
         return root, splits[0]
