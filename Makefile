@@ -23,7 +23,7 @@ format: $(VENV)/.dev ## put every file into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-demo-models: $(VENV)/.dev ## train the demo models again (about an hour a model on one core; needs fonts-noto-color-emoji)
+demo-models: $(VENV)/.dev ## train the demo models again (half an hour each on one core; needs fonts-noto-color-emoji)
 	$(BIN)/python models/demo/train.py --model tiny_clip
 	$(BIN)/python models/demo/train.py --model tiny_siglip
 

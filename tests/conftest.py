@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 def bench(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., Outcome]:
-    """Runs bench.py with arguments, in this process; runs go to tmp_path/runs."""
+    """Runs bench.py with arguments, in this process and in tmp_path, which is its `folder`."""
     import bench
 
     monkeypatch.chdir(tmp_path)
@@ -44,6 +44,7 @@ def bench(
             bench.main()
         return Outcome(int(end.value.code or 0), *capsys.readouterr())
 
+    call.folder = tmp_path  # type: ignore[attr-defined]
     return call
 
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from models import demo
-from models.demo import grammar, scenes, sprites
+from models.demo import corpus, grammar, scenes, sprites
 from models.demo.scenes import Spec
 from models.demo.words import COLOURS, COUNTS, GROUNDS, OBJECTS
 
@@ -162,6 +162,20 @@ def test_an_object_has_the_colour_it_is_called(colour: str) -> None:
     typical = np.median(pixels[pixels[..., 3] > 250][:, :3], axis=0)
     distance = {name: np.linalg.norm(typical - np.array(entry.rgb)) for name, entry in COLOURS.items()}
     assert min(distance, key=distance.__getitem__) == colour
+
+
+@needs_font
+def test_cached_scenes_are_the_drawn_ones_and_leave_nothing_partial(tmp_path: Path) -> None:
+    made = corpus.load(demo.DEV_SEED, 5, tmp_path, processes=1)
+    kept = corpus.load(demo.DEV_SEED, 5, tmp_path, processes=1)
+    for index in range(5):
+        spec, pixels, _ = scenes.scene(demo.DEV_SEED, index)
+        assert np.array_equal(made.pixels[index], pixels) and np.array_equal(kept.pixels[index], pixels)
+        assert kept.captions[index] == grammar.captions(spec, demo.DEV_SEED, index)
+        assert (kept.objects[index], kept.colours[index]) == (spec.object, spec.colour)
+    stem = f"scenes-{corpus.fingerprint(demo.DEV_SEED, 5)}"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"{stem}.json", f"{stem}.npy"]
+    assert corpus.fingerprint(demo.DEV_SEED, 5) != corpus.fingerprint(demo.TRAIN_SEED, 5)
 
 
 def annotations(path: Path) -> dict[str, list[dict]]:

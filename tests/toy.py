@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,13 @@ def rehash(folder: Path, **changes: object) -> None:
     for name, value in changes.items():
         data[name] = {**data[name], **value} if isinstance(value, dict) else value
     path.write_text(json.dumps(data))
+
+
+def edit_graph(file: Path, edit: Callable[[onnx.GraphProto], None]) -> None:
+    """Change an ONNX file in place."""
+    model = onnx.load(file)
+    edit(model.graph)
+    file.write_bytes(model.SerializeToString())
 
 
 def weights(file: Path) -> dict[str, np.ndarray]:

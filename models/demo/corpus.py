@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
@@ -69,14 +70,18 @@ def load(seed: int, count: int, cache: Path, processes: int = 2) -> Corpus:
     """Scenes 0 to `count` - 1 of a stream, rendered where the cache lacks them."""
     stem = cache / f"scenes-{fingerprint(seed, count)}"
     images, notes = stem.with_suffix(".npy"), stem.with_suffix(".json")
-    # The notes are written last: where they are, the pixels are whole.
+    # The notes come last: where they are, the pixels are whole.
     if not notes.is_file():
         cache.mkdir(parents=True, exist_ok=True)
         chunks = [range(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK)]
         with multiprocessing.Pool(processes) as pool:
             parts = pool.map(partial(draw, seed), chunks, chunksize=1)
-        np.save(images, np.concatenate([pixels for pixels, _ in parts]))
-        notes.write_text(json.dumps([entry for _, records in parts for entry in records]), "utf-8")
+        # Two trainings may fill the same cache at once: each writes files of its own and renames them.
+        own = cache / f"partial-{os.getpid()}"
+        np.save(own.with_suffix(".npy"), np.concatenate([pixels for pixels, _ in parts]))
+        own.with_suffix(".npy").replace(images)
+        own.with_suffix(".json").write_text(json.dumps([entry for _, rows in parts for entry in rows]), "utf-8")
+        own.with_suffix(".json").replace(notes)
     entries = json.loads(notes.read_text("utf-8"))
     return Corpus(
         np.load(images, mmap_mode="r"),
