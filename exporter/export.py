@@ -89,7 +89,8 @@ def _print_zoo(as_json: bool) -> None:
     for s in specs:
         tag = s.tag or ("committed" if s.weights == "demo" else "")
         table.add_row(s.key, s.library, s.name, tag, str(s.image_size), str(s.context_length))
-    Console(highlight=False, soft_wrap=True).print(table)
+    width = None if sys.stdout.isatty() else 160  # a pipe's 80 columns would cut the names
+    Console(highlight=False, width=width).print(table)
 
 
 def _fail(message: str, code: int) -> None:
