@@ -34,7 +34,7 @@ demo-bundles: $(VENV)/.dev ## export the demo models' weights to the committed b
 	done
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) artifacts runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) artifacts runs .hypothesis .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

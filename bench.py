@@ -3,6 +3,7 @@
     python bench.py --engine ort                      the demo: a trained model on ONNX Runtime
     python bench.py --engine both --model tiny_clip   the same pairs on PyTorch, and a verdict
     python bench.py compare RUN_A RUN_B               the verdict on two runs made before
+    python bench.py table --data coco:DIR --out FILE  only the pairs, without a model
 
 Exit code 0: done, or equal; 1: a result that can't be trusted, drifted, or inconclusive; 2: usage or environment.
 """
@@ -23,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lgip_ort.errors import RunFault, UsageFault
+from lgip_ort.errors import RunFault, UsageFault, did_you_mean
 
 if TYPE_CHECKING:
     from lgip_ort.bundle import Bundle
@@ -36,6 +37,27 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 out, log = Console(), Console(stderr=True, highlight=False)
 
+Data = Annotated[
+    str,
+    typer.Option(
+        help="demo, coco:DIR[:split], jsonl:FILE, flickr:FILE:IMAGES, frame:FILE (parquet, csv, jsonl), "
+        "or sugarcrepe:DIR:IMAGES."
+    ),
+]
+SuiteName = Annotated[
+    str | None,
+    typer.Option(
+        help="paper, strict, or own: the pairs that the data brings. Default: own where there are any, else paper."
+    ),
+]
+Columns = Annotated[str | None, typer.Option(help="For frame: image=NAME,caption=NAME.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N images.")]
+Sample = Annotated[int | None, typer.Option(min=1, help="N drawn images, of those with exactly five captions.")]
+Seed = Annotated[int, typer.Option(help="Seed of the drawn images and perturbations and of the bootstrap.")]
+Pool = Annotated[str, typer.Option(help="Suite paper: wrappers, or advanced.")]
+LexiconFile = Annotated[
+    Path | None, typer.Option(help="Suite strict: a TOML file whose entries join or replace those of the lexicon.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
@@ -58,14 +80,21 @@ def run(
         ),
     ] = None,
     bundle: Annotated[Path | None, typer.Option(help="A bundle's folder, instead of --model.")] = None,
-    data: Annotated[str, typer.Option(help="demo, or coco:DIR[:split].")] = "demo",
-    suite: Annotated[str, typer.Option(help="Which perturbations: paper.")] = "paper",
+    data: Data = "demo",
+    columns: Columns = None,
+    suite: SuiteName = None,
+    paraphrases: Pool = "wrappers",
+    lexicon: LexiconFile = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Score the pairs of this file, made by `bench.py table`, instead of a suite's.")
+    ] = None,
     available_only: Annotated[
         bool,
         typer.Option("--available-only", help="Score the images that are there, and say how many are not."),
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N images.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the drawn perturbations and of the bootstrap.")] = 0,
+    limit: Limit = None,
+    sample: Sample = None,
+    seed: Seed = 0,
     provider: Annotated[str, typer.Option(help="auto, cpu or cuda. One that is named must be active.")] = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Images or texts a batch.")] = 64,
     max_skipped: Annotated[int, typer.Option(min=0, help="Unreadable images that are tolerated.")] = 0,
@@ -79,9 +108,8 @@ def run(
     if model is not None and bundle is not None:
         raise UsageFault("--model and --bundle exclude each other")
     from lgip_ort.bundle import open_bundle
-    from lgip_ort.dataset import open_dataset
+    from lgip_ort.pairs import Wanted, open_pairs
     from lgip_ort.run import Plan
-    from lgip_ort.table import build_table
     from models import zoo
 
     if bundle is None:
@@ -89,15 +117,12 @@ def run(
         assert bundle is not None
     opened = open_bundle(bundle)
     log.print(f"bundle {bundle}", markup=False)
-    dataset = open_dataset(data, available_only)
+    wanted = Wanted(data, columns, suite, paraphrases, lexicon, limit, sample, seed)
+    dataset, pairs, suite = open_pairs(wanted, available_only, table)
     if dataset.missing:
-        log.print(
-            f"{len(dataset.missing):,} of {dataset.named:,} images of {dataset.name} are not there",
-            markup=False,
-        )
-    if limit is not None:
-        dataset = dataset.head(limit)
-    plan = Plan(dataset, build_table(dataset.captions, suite, seed), suite, seed, batch_size, max_skipped)
+        there = f"{len(dataset.missing):,} of {dataset.named:,} images of {dataset.name} are not there"
+        log.print(there, markup=False)
+    plan = Plan(dataset, pairs, suite, seed, batch_size, max_skipped)
 
     names = ("torch", "ort") if engine is EngineName.both else (engine.value,)
     try:
@@ -123,6 +148,39 @@ def compare(
     from lgip_ort.run import open_run
 
     _report_comparison(open_run(reference), open_run(candidate), as_json)
+
+
+@app.command("table")
+def make_table(
+    data: Data = "demo",
+    columns: Columns = None,
+    suite: SuiteName = None,
+    paraphrases: Pool = "wrappers",
+    lexicon: LexiconFile = None,
+    limit: Limit = None,
+    sample: Sample = None,
+    seed: Seed = 0,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="Write the pairs there: FILE.parquet, or FILE.jsonl as others read it.")
+    ] = None,
+    show: Annotated[str | None, typer.Option(help="Print fifty pairs of this family.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the pairs of a suite alone: no model, no images."""
+    from lgip_ort.pairs import Wanted, write_pairs
+    from lgip_ort.report import console, contract
+
+    if to is not None and to.exists() and not overwrite:
+        raise UsageFault(f"{to} exists; --overwrite replaces it")
+    wanted = Wanted(data, columns, suite, paraphrases, lexicon, limit, sample, seed)
+    made = write_pairs(wanted, to)
+    if show is not None and show not in (families := sorted({family for _, family in made.summary.families})):
+        raise UsageFault(f"no pairs of family {show!r}{did_you_mean(show, families)}")
+    if as_json:
+        _print_json(contract.table_summary(made, to, show))
+    else:
+        console.print_pairs(out, made, to, show)
 
 
 def _engine(name: str, bundle: Bundle, provider: str, batch_size: int) -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lgip_ort.bundle import ImageSpec
+from lgip_ort.dataset import archive
+from lgip_ort.errors import UsageFault
 
 MAX_PIXELS = 89_478_485
 """Largest image that is decoded: a quarter of a gibibyte in RGB. Known before any pixel is read."""
@@ -32,20 +35,27 @@ class ImageFault(Exception):
 def read_image(path: Path) -> Image.Image:
     """Decode an image file whole, in its own colour mode; its EXIF orientation is not applied.
 
+    The path may lead into a zip archive: `val2017.zip/val2017/000000000139.jpg`.
+
     Raises ImageFault with the reason where the file is no image, is cut short, has more than MAX_PIXELS pixels, or has
-    one side more than MAX_ASPECT times the other.
+    one side more than MAX_ASPECT times the other; UsageFault where the archive it lies in is broken.
     """
+    opened: Path | BytesIO = path
     try:
+        opened = archive.readable(path)
         with warnings.catch_warnings():
             # Pillow warns about large images and about odd EXIF blocks; the bounds are the rule, EXIF is not used.
             warnings.simplefilter("ignore")
-            with Image.open(path) as file:
+            with Image.open(opened) as file:
                 _refuse_large(*file.size)
                 image = file.copy()  # holds no file open, as one with more frames would
-    except ImageFault:
+    except (ImageFault, UsageFault):
         raise
     except Exception as error:  # decoders raise what they like at a damaged file, RuntimeError among it
-        raise ImageFault(f"{type(error).__name__}: {error}".replace(str(path), path.name)) from error
+        reason = f"{type(error).__name__}: {error}"
+        # Neither where the file lies nor where in memory its content does: the same file, the same reason.
+        reason = reason.replace(repr(opened), repr(path.name)).replace(str(path), path.name)
+        raise ImageFault(reason) from error
     if image.mode == "P":
         image.info.pop("transparency", None)  # unused by a conversion to RGB, which warns about some kinds of it
     return image

@@ -14,13 +14,15 @@ intervals come from a bootstrap that resamples images.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from lgip_ort.errors import RunFault
+from lgip_ort.perturb.paper import is_simple
+from lgip_ort.strength import BANDS, with_bands
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -53,38 +55,72 @@ class Metric:
 
 GAP = pl.col("s").cast(pl.Float64) - pl.col("s_perturbed").cast(pl.Float64)
 
+POSITIVE = (GAP > 0).cast(pl.Float64)
+
 METRICS = (
     Metric("E_inv", "paraphrase", GAP.abs(), higher_is_better=False),
     Metric("E_sens", "flip", GAP, higher_is_better=True),
-    Metric("PR", "flip", (GAP > 0).cast(pl.Float64), higher_is_better=True),
+    Metric("PR", "flip", POSITIVE, higher_is_better=True),
+    Metric("E_sens", "combined", GAP, higher_is_better=True),
+    Metric("PR", "combined", POSITIVE, higher_is_better=True),
     # The control: an engine that computed twice what it computed once.
     Metric("E_inv", "identity", GAP.abs(), higher_is_better=False),
 )
+WEIGHTED = "weighted"
+"""Stratum of all flips in which each counts by its strength (suite `paper`)."""
 
 
 @dataclass(frozen=True)
 class Stratum:
-    """Pairs over which one number is taken. `rows` selects them."""
+    """Pairs over which one number is taken. `rows` selects them, `weight` says how much each counts."""
 
     metric: Metric
     family: str
     stratum: str
     rows: pl.Expr
+    weight: pl.Expr = field(default_factory=lambda: pl.lit(1.0))
 
 
-def strata(table: pl.DataFrame) -> Iterator[Stratum]:
-    """Every stratum of a table in a fixed order: the kind as a whole, each family, and each wrapper of its own."""
+def strata(pairs: pl.DataFrame) -> Iterator[Stratum]:
+    """Every stratum of scored pairs (with their bands) in a fixed order: the kind as a whole, then each family.
+
+    Under the whole: simple and advanced paraphrases, weak, medium and strong flips, all flips weighted by strength.
+    Under a family: single wrappers; in suite `strict` the bands of strength.
+    """
+    by_band = "band" in pairs.columns
     for metric in METRICS:
         of_kind = pl.col("kind") == metric.kind
-        families = table.filter(of_kind)["family"].unique().sort().to_list()
+        chosen = pairs.filter(of_kind)
+        families = chosen["family"].unique().sort().to_list()
         if families and metric.kind != "identity":
             yield Stratum(metric, ALL, ALL, of_kind)
+            if metric.kind == "paraphrase" and chosen["suite"][0] == "paper":
+                simple = pl.col("perturbed").map_elements(is_simple, return_dtype=pl.Boolean)
+                yield from _present(metric, ALL, chosen, {"simple": of_kind & simple, "advanced": of_kind & ~simple})
+            if by_band and metric.kind == "flip":
+                bands = {band: of_kind & (pl.col("band_all") == band) for band in BANDS}
+                yield from _present(metric, ALL, chosen, bands)
+                if chosen["weight"].null_count() == 0:
+                    yield Stratum(metric, ALL, WEIGHTED, of_kind, pl.col("weight"))
         for family in families:
             of_family = of_kind & (pl.col("family") == family)
             yield Stratum(metric, family, ALL, of_family)
             if family == "wrapper":
-                for template in table.filter(of_family)["target_word"].unique().sort().to_list():
-                    yield Stratum(metric, family, template, of_family & (pl.col("target_word") == template))
+                templates = chosen.filter(pl.col("family") == family)["target_word"].drop_nulls().unique().sort()
+                yield from _present(
+                    metric, family, chosen, {t: of_family & (pl.col("target_word") == t) for t in templates}
+                )
+            if by_band and metric.kind == "flip" and chosen["suite"][0] != "paper":
+                yield from _present(
+                    metric, family, chosen, {band: of_family & (pl.col("band") == band) for band in BANDS}
+                )
+
+
+def _present(metric: Metric, family: str, pairs: pl.DataFrame, rows: dict[str, pl.Expr]) -> Iterator[Stratum]:
+    """Those of the named strata that have a pair."""
+    for name, expression in rows.items():
+        if pairs.select(expression.any()).item():
+            yield Stratum(metric, family, name, expression)
 
 
 def join_scores(table: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
@@ -107,8 +143,9 @@ def profile(pairs: pl.DataFrame, seed: int, resamples: int = RESAMPLES) -> pl.Da
 
     A stratum with pairs of fewer than two images has no interval (null). The same seed gives the same bytes.
     """
+    pairs = with_bands(pairs)
     chosen = list(strata(pairs))
-    sums = [image_sums(pairs, s.metric.of_pair, s.rows) for s in chosen]
+    sums = [image_sums(pairs, s) for s in chosen]
     intervals = bootstrap(sums, seed, resamples)
     rows = [
         (s.metric.name, s.metric.kind, s.family, s.stratum, t.mean, low, high, t.n, s.metric.higher_is_better)
@@ -119,9 +156,11 @@ def profile(pairs: pl.DataFrame, seed: int, resamples: int = RESAMPLES) -> pl.Da
 
 @dataclass(frozen=True)
 class ImageSums:
-    """Per image: the sum of a value over its pairs (float64) and their number (int64). Images are in a fixed order."""
+    """Per image, in a fixed order: the weighted sum of a value over its pairs, the sum of their weights (both float64),
+    and the number of pairs (int64)."""
 
     total: NDArray[np.float64]
+    weight: NDArray[np.float64]
     count: NDArray[np.int64]
 
     @property
@@ -136,18 +175,24 @@ class ImageSums:
 
     @property
     def mean(self) -> float:
-        """The mean over pairs."""
-        return float(self.total.sum() / self.count.sum())
+        """The weighted mean over pairs."""
+        return float(self.total.sum() / self.weight.sum())
 
 
-def image_sums(pairs: pl.DataFrame, value: pl.Expr, rows: pl.Expr) -> ImageSums:
-    """Sums of `value` by image over the `rows` of `pairs`; images without such a pair count zero."""
+def image_sums(pairs: pl.DataFrame, stratum: Stratum) -> ImageSums:
+    """Sums of a stratum's value by image; images without such a pair count zero."""
+    rows, weight = stratum.rows.fill_null(False), stratum.weight
     per_image = (
-        pairs.select("image_id", pl.when(rows).then(value).alias("value"), rows.alias("chosen"))
+        pairs.select(
+            "image_id",
+            total=pl.when(rows).then(stratum.metric.of_pair * weight),
+            weight=pl.when(rows).then(weight),
+            count=rows,
+        )
         .group_by("image_id", maintain_order=True)
-        .agg(pl.col("value").sum(), pl.col("chosen").sum().cast(pl.Int64))
+        .agg(pl.col("total").sum(), pl.col("weight").sum(), pl.col("count").sum().cast(pl.Int64))
     )
-    return ImageSums(per_image["value"].to_numpy(), per_image["chosen"].to_numpy())
+    return ImageSums(*(per_image[name].to_numpy() for name in ("total", "weight", "count")))
 
 
 def bootstrap(
@@ -160,16 +205,16 @@ def bootstrap(
     if not strata:
         return []
     total = np.stack([s.total for s in strata], axis=1)
-    count = np.stack([s.count for s in strata], axis=1).astype(np.float64)
+    weight = np.stack([s.weight for s in strata], axis=1)
     images = len(total)
     rng = np.random.default_rng(seed)
     means = np.empty((resamples, len(strata)))
     step = max(1, 4_000_000 // images)  # resamples at a time: 32 MB of weights
     for start in range(0, resamples, step):
         rows = slice(start, min(start + step, resamples))
-        weights = rng.multinomial(images, np.full(images, 1 / images), size=rows.stop - rows.start).astype(np.float64)
-        drawn = weights @ count
-        means[rows] = np.divide(weights @ total, drawn, out=np.full_like(drawn, np.nan), where=drawn > 0)
+        draws = rng.multinomial(images, np.full(images, 1 / images), size=rows.stop - rows.start).astype(np.float64)
+        drawn = draws @ weight
+        means[rows] = np.divide(draws @ total, drawn, out=np.full_like(drawn, np.nan), where=drawn > 0)
     tail = 100 * (1 - LEVEL) / 2
     out: list[tuple[float | None, float | None]] = []
     for column, stratum in zip(means.T, strata, strict=True):

@@ -19,6 +19,7 @@ import polars as pl
 from lgip_ort import metrics
 from lgip_ort.errors import UsageFault
 from lgip_ort.run import Run
+from lgip_ort.strength import with_bands
 
 Verdict = Literal["equal", "drifted", "inconclusive"]
 
@@ -50,11 +51,13 @@ class Row:
 @dataclass(frozen=True)
 class Comparison:
     """The outcome. `sign_changes`: flip pairs that one run scores as right and the other as wrong, with texts and
-    scores; `max_ds`: the largest |difference| of a score of the same pair."""
+    scores; `max_ds`: the largest |difference| of a score of the same pair; `left_out`: strata finer than a family
+    (single wrappers, bands of strength) that have pairs of too few images to be judged."""
 
     verdict: Verdict
     rows: list[Row]
     sign_changes: pl.DataFrame
+    left_out: int
     flips: int
     embedding_cosine: dict[str, float | None]
     max_ds: float
@@ -68,6 +71,7 @@ class Comparison:
             "model": self.candidate.stamp["model"],
             "weights": self.candidate.weights,
             "rows": [asdict(row) for row in self.rows],
+            "left_out": self.left_out,
             "sign_changes": {
                 "n": len(self.sign_changes),
                 "of": self.flips,
@@ -90,9 +94,11 @@ def compare(reference: Run, candidate: Run) -> Comparison:
         if a != b:
             raise UsageFault(f"the runs can't be compared: {name} is {a!r} in the reference and {b!r} in the candidate")
     both = _join(reference, candidate)
-    table = both.select(reference.table().columns)
-    margins = tomllib.loads(files(__package__).joinpath("margins.toml").read_text(encoding="utf-8"))
-    rows = _rows(both, list(metrics.strata(table)), margins, reference.stamp["seed"])
+    margins = read_margins()
+    both = with_bands(both)  # by the reference's embeddings, where a band depends on them
+    every = _rows(both, list(metrics.strata(both)), margins, reference.stamp["seed"])
+    # A family with few images keeps a verdict open; a finer stratum is a closer look, where there is enough to look at.
+    rows = [row for row in every if row.stratum == metrics.ALL or row.images >= margins["min_images"]]
     changes = both.filter(
         (pl.col("kind") == "flip")
         & ((pl.col("s") > pl.col("s_perturbed")) != (pl.col("s_candidate") > pl.col("s_perturbed_candidate")))
@@ -106,6 +112,7 @@ def compare(reference: Run, candidate: Run) -> Comparison:
     return Comparison(
         verdict=overall([row.verdict for row in rows]),
         rows=rows,
+        left_out=len(every) - len(rows),
         sign_changes=changes,
         flips=int((both["kind"] == "flip").sum()),
         embedding_cosine=_cosines(reference, candidate),
@@ -113,6 +120,11 @@ def compare(reference: Run, candidate: Run) -> Comparison:
         reference=reference,
         candidate=candidate,
     )
+
+
+def read_margins() -> dict[str, Any]:
+    """The margins of `margins.toml`."""
+    return tomllib.loads(files(__package__).joinpath("margins.toml").read_text(encoding="utf-8"))
 
 
 def overall(verdicts: list[Verdict]) -> Verdict:
@@ -135,10 +147,12 @@ def _join(reference: Run, candidate: Run) -> pl.DataFrame:
 
 
 def _rows(both: pl.DataFrame, strata: list[metrics.Stratum], margins: dict[str, Any], seed: int) -> list[Row]:
-    of_reference = [metrics.image_sums(both, s.metric.of_pair, s.rows) for s in strata]
+    of_reference = [metrics.image_sums(both, s) for s in strata]
     swapped = both.with_columns(s="s_candidate", s_perturbed="s_perturbed_candidate")
-    of_candidate = [metrics.image_sums(swapped, s.metric.of_pair, s.rows) for s in strata]
-    deltas = [metrics.ImageSums(c.total - r.total, r.count) for r, c in zip(of_reference, of_candidate, strict=True)]
+    of_candidate = [metrics.image_sums(swapped, s) for s in strata]
+    deltas = [
+        metrics.ImageSums(c.total - r.total, r.weight, r.count) for r, c in zip(of_reference, of_candidate, strict=True)
+    ]
     rows = []
     for s, r, c, d, (low, high) in zip(
         strata, of_reference, of_candidate, deltas, metrics.bootstrap(deltas, seed), strict=True

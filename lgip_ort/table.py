@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import polars as pl
 
 from lgip_ort.errors import UsageFault, did_you_mean
-from lgip_ort.perturb.suites import SUITES
+from lgip_ort.perturb.suites import SUITES, ImageCaptions, Options
 
 KINDS = ("paraphrase", "flip", "combined", "identity")
 
@@ -28,25 +29,80 @@ SCHEMA = pl.Schema(
     }
 )
 
+IMAGES_AT_ONCE = 2048
 
-def build_table(captions: pl.DataFrame, suite: str, seed: int) -> pl.DataFrame:
+
+def build_table(
+    captions: pl.DataFrame,
+    suite: str,
+    seed: int,
+    options: Options | None = None,
+    annotated: pl.DataFrame | None = None,
+) -> pl.DataFrame:
     """The table of SCHEMA for `captions` (image_id, caption_index, text).
 
-    Raises UsageFault for an unknown suite. Every draw is fixed by the seed, the image and the caption alone.
+    `annotated`: image_id, category; an image without a row there counts as not annotated. Raises UsageFault for an
+    unknown suite. Every draw is fixed by the seed, the image and the caption alone: neither the order of rows nor how
+    images are split between processes matters, as long as an image keeps its captions together.
     """
+    frames = list(table_parts(captions, suite, seed, options, annotated))
+    return pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
+
+
+def table_parts(
+    captions: pl.DataFrame,
+    suite: str,
+    seed: int,
+    options: Options | None = None,
+    annotated: pl.DataFrame | None = None,
+) -> Iterator[pl.DataFrame]:
+    """The table of `build_table`, the rows of IMAGES_AT_ONCE images at a time."""
     if suite not in SUITES:
         raise UsageFault(f"unknown suite {suite!r}{did_you_mean(suite, SUITES)}")
-    rows = []
-    for image_id, caption_index, text in captions.select("image_id", "caption_index", "text").iter_rows():
-        for p in SUITES[suite](image_id, caption_index, text, seed):
-            key = (suite, image_id, caption_index, p.kind, p.family, text, p.perturbed)
-            words = (p.source_word, p.target_word)
-            rows.append(
-                (stable_hash(*key), image_id, caption_index, suite, p.kind, p.family, text, p.perturbed, *words)
-            )
-    made = pl.DataFrame(rows, schema=pl.Schema(list(SCHEMA.items())[:10]), orient="row")
-    table = made.with_columns(strength=pl.lit(None, SCHEMA["strength"]), verified=pl.lit(None, SCHEMA["verified"]))
-    return table.unique("pair_id", keep="first", maintain_order=True)
+    make, options = SUITES[suite], options or Options()
+    rows: list[tuple[object, ...]] = []
+    for number, image in enumerate(_images(captions, annotated), start=1):
+        texts = dict(image.captions)
+        for p in make(image, seed, options):
+            text = texts[p.caption_index]
+            key = (suite, image.image_id, p.caption_index, p.kind, p.family, text, p.perturbed)
+            head = (stable_hash(*key), image.image_id, p.caption_index, suite, p.kind, p.family, text)
+            rows.append((*head, p.perturbed, p.source_word, p.target_word, p.strength, p.verified))
+        if number % IMAGES_AT_ONCE == 0:
+            yield _frame(rows)
+            rows = []
+    if rows:
+        yield _frame(rows)
+
+
+def _images(captions: pl.DataFrame, annotated: pl.DataFrame | None) -> Iterator[ImageCaptions]:
+    """Images in the order of their first caption, captions by index."""
+    categories: dict[str, frozenset[str]] = {}
+    if annotated is not None:
+        grouped = annotated.group_by("image_id").agg(pl.col("category"))
+        categories = {image_id: frozenset(names) for image_id, names in grouped.iter_rows()}
+    grouped = captions.group_by("image_id", maintain_order=True).agg(
+        pl.col("caption_index", "text").sort_by("caption_index")
+    )
+    for image_id, indices, texts in grouped.select("image_id", "caption_index", "text").iter_rows():
+        yield ImageCaptions(image_id, list(zip(indices, texts, strict=True)), categories.get(image_id))
+
+
+def _frame(rows: list[tuple[object, ...]]) -> pl.DataFrame:
+    """Rows by column: Polars takes them apart faster than row by row. Equal rows are one."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
+    series = [pl.Series(n, c, t, strict=False) for (n, t), c in zip(SCHEMA.items(), columns, strict=True)]
+    return pl.DataFrame(series).unique("pair_id", keep="first", maintain_order=True)
+
+
+def from_given(given: pl.DataFrame, suite: str) -> pl.DataFrame:
+    """A table of perturbations that came with the data: image_id, caption_index, kind, family, text, perturbed."""
+    columns = ("image_id", "caption_index", "kind", "family", "text", "perturbed")
+    rows: list[tuple[object, ...]] = []
+    for image_id, index, kind, family, text, perturbed in given.select(columns).iter_rows():
+        key = (suite, image_id, index, kind, family, text, perturbed)
+        rows.append((stable_hash(*key), image_id, index, suite, kind, family, text, perturbed, None, None, None, None))
+    return _frame(rows)
 
 
 def stable_hash(*key: object) -> int:

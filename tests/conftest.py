@@ -9,10 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import polars as pl
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+# The same examples in every run, however slow the machine, and no folder of them.
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.load_profile("same")
 
 
 class Outcome(NamedTuple):
@@ -71,3 +77,37 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data in {folder}; LGIP_SHARED names the folder that holds data/")
     return folder
+
+
+class Real(NamedTuple):
+    """captions: image_id, caption_index, text. annotated: image_id, category, of the images that have annotations."""
+
+    captions: pl.DataFrame
+    annotated: pl.DataFrame
+
+
+@pytest.fixture(scope="session")
+def val2017(shared: Path) -> Real:
+    """All captions of COCO val2017, read with nothing but json, and the instance annotations at hand."""
+    folder = shared / "coco/annotations"
+    captions = json.loads((folder / "captions_val2017.json").read_bytes())["annotations"]
+    instances = json.loads((folder / "instances_val2017_subset.json").read_bytes())
+    names = {category["id"]: category["name"] for category in instances["categories"]}
+    seen: dict[str, int] = {}
+    rows = []
+    for row in captions:
+        image_id = str(row["image_id"])
+        seen[image_id] = seen.get(image_id, -1) + 1
+        rows.append((image_id, seen[image_id], row["caption"]))
+    schema = {"image_id": pl.String, "caption_index": pl.UInt16, "text": pl.String}
+    pairs = {(str(row["image_id"]), names[row["category_id"]]) for row in instances["annotations"]}
+    annotated = pl.DataFrame(sorted(pairs), schema={"image_id": pl.String, "category": pl.String}, orient="row")
+    return Real(pl.DataFrame(rows, schema=schema, orient="row"), annotated)
+
+
+@pytest.fixture(scope="session")
+def strict_val2017(val2017: Real) -> pl.DataFrame:
+    """The table of suite `strict` over COCO val2017."""
+    from lgip_ort.table import build_table
+
+    return build_table(val2017.captions, "strict", 0, annotated=val2017.annotated)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import polars as pl
@@ -133,3 +135,28 @@ def write_captions(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"images": images, "annotations": annotations}), encoding="utf-8")
     return path
+
+
+def write_instances(root: Path, images: list[int], objects: list[tuple[int, str]], split: str = "val") -> Path:
+    """annotations/instances_<split>.json of objects (image id, category); returns its path."""
+    path = root / "annotations" / f"instances_{split}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(name for _, name in objects))
+    data = {
+        "images": [{"id": i} for i in images],
+        "categories": [{"id": i, "name": name} for i, name in enumerate(names)],
+        "annotations": [{"image_id": i, "category_id": names.index(name)} for i, name in objects],
+    }
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def pack(folder: Path) -> Path:
+    """`folder` as an archive beside it, its members named as COCO's are (`val/name.png`); the folder is removed."""
+    archive = folder.with_suffix(".zip")
+    with ZipFile(archive, "w") as file:
+        file.mkdir(folder.name)
+        for path in sorted(folder.iterdir()):
+            file.write(path, f"{folder.name}/{path.name}")
+    shutil.rmtree(folder)
+    return archive

@@ -53,6 +53,7 @@ COMPARISON = {
     "rows": [
         NAMES | COMPARED | {"margin": NUMBER, "verdict": str, "n": int, "images": int, "images_needed": NULLABLE}
     ],
+    "left_out": int,
     "sign_changes": {
         "n": int,
         "of": int,

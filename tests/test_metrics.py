@@ -20,11 +20,17 @@ ROWS = [
     ("B", "flip", "object", None, 0.5, 0.25),
     ("A", "identity", "identity", None, 0.5, 0.5),
     ("B", "identity", "identity", None, 0.25, 0.25 + 2**-20),
+    ("A", "combined", "colour", None, 0.5, 0.25),
+    ("B", "combined", "object", None, 0.25, 0.25),
+    ("B", "combined", "object", None, 0.5, 0.75),
 ]
 
 
-def pairs_of(rows):
-    table = make_table([row[:3] for row in rows], target_word=[row[3] for row in rows])
+def pairs_of(rows, **columns):
+    """Scored pairs; a paraphrase is its template around a text."""
+    perturbed = [row[3].format("A dog.") if row[3] else "a cat" for row in rows]
+    given = {"target_word": [row[3] for row in rows], "perturbed": perturbed} | columns
+    table = make_table([row[:3] for row in rows], **given)
     return join_scores(table, make_scores(table, [row[4] for row in rows], [row[5] for row in rows]))
 
 
@@ -35,31 +41,99 @@ def flips(gaps, images=None, family="colour"):
 
 
 def interval(pairs, metric="E_sens", seed=0):
-    return profile(pairs, seed).filter(metric=metric, family="all").select("ci_low", "ci_high").row(0)
+    found = profile(pairs, seed).filter(metric=metric, family="all", stratum="all")
+    return found.select("ci_low", "ci_high").row(0)
 
 
 def test_profile_by_hand():
-    """With two images a resample is A twice, B twice, or both: the interval spans the means of A and of B."""
+    """With two images a resample is A twice, B twice, or both: the interval spans the means of A and of B.
+
+    Every flip has the same strength in the pool of all: it lies on the third quartile, and the weighted mean is the mean.
+    """
     found = profile(pairs_of(ROWS), seed=0)
     assert found.schema == PROFILE
-    assert found.rows() == [
+    expected = [
         ("E_inv", "paraphrase", "all", "all", 0.5 / 3, 0.0, 0.25, 3, False),
+        ("E_inv", "paraphrase", "all", "simple", 0.125, 0.0, 0.25, 2, False),
+        ("E_inv", "paraphrase", "all", "advanced", 0.25, None, None, 1, False),
         ("E_inv", "paraphrase", "wrapper", "all", 0.5 / 3, 0.0, 0.25, 3, False),
         ("E_inv", "paraphrase", "wrapper", "a photo of {}", 0.125, 0.0, 0.25, 2, False),
         ("E_inv", "paraphrase", "wrapper", "{} in the scene", 0.25, None, None, 1, False),
         ("E_sens", "flip", "all", "all", 0.0, -0.125, 0.125, 4, True),
+        ("E_sens", "flip", "all", "medium", 0.0, -0.125, 0.125, 4, True),
+        ("E_sens", "flip", "all", "weighted", 0.0, -0.125, 0.125, 4, True),
         ("E_sens", "flip", "colour", "all", -0.125, -0.5, 0.25, 2, True),
         ("E_sens", "flip", "count", "all", 0.0, None, None, 1, True),
         ("E_sens", "flip", "object", "all", 0.25, None, None, 1, True),
         ("PR", "flip", "all", "all", 0.5, 0.5, 0.5, 4, True),
+        ("PR", "flip", "all", "medium", 0.5, 0.5, 0.5, 4, True),
+        ("PR", "flip", "all", "weighted", 0.5, 0.5, 0.5, 4, True),
         ("PR", "flip", "colour", "all", 0.5, 0.0, 1.0, 2, True),
         ("PR", "flip", "count", "all", 0.0, None, None, 1, True),
         ("PR", "flip", "object", "all", 1.0, None, None, 1, True),
+        ("E_sens", "combined", "all", "all", 0.0, -0.125, 0.25, 3, True),
+        ("E_sens", "combined", "colour", "all", 0.25, None, None, 1, True),
+        ("E_sens", "combined", "object", "all", -0.125, None, None, 2, True),
+        ("PR", "combined", "all", "all", 1 / 3, 0.0, 1.0, 3, True),
+        ("PR", "combined", "colour", "all", 1.0, None, None, 1, True),
+        ("PR", "combined", "object", "all", 0.0, None, None, 2, True),
         ("E_inv", "identity", "identity", "all", 2**-21, 0.0, 2**-20, 2, False),
+    ]
+    assert [row[:4] for row in found.rows()] == [row[:4] for row in expected]
+    for row, wanted in zip(found.rows(), expected, strict=True):
+        assert row[4:] == pytest.approx(wanted[4:], abs=1e-12), row[:4]
+
+
+# Strengths in the pool of all flips: 0.55, 0.3, 0.8, 0.8, by hand in test_strength; gaps 0.5, -0.25, 0.25 and a tie.
+WEIGHED = [
+    ("A", "flip", "colour", None, 0.75, 0.25),
+    ("A", "flip", "count", None, 0.25, 0.5),
+    ("B", "flip", "object", None, 0.5, 0.25),
+    ("B", "flip", "object", None, 0.5, 0.5),
+]
+
+
+def test_weighted_by_hand():
+    pairs = pairs_of(WEIGHED).with_columns(text_cosine=pl.Series([0.5, 1.0, 0.0, -1.0], dtype=pl.Float32))
+    found = profile(pairs, 0).filter(family="all")
+    values = {(metric, stratum): value for metric, stratum, value in found.select("metric", "stratum", "value").rows()}
+    assert values == {
+        ("E_sens", "all"): 0.125,
+        ("E_sens", "weak"): -0.25,
+        ("E_sens", "medium"): 0.25,
+        ("E_sens", "weighted"): pytest.approx((0.55 * 0.5 - 0.3 * 0.25 + 0.8 * 0.25) / 2.45),
+        ("PR", "all"): 0.5,
+        ("PR", "weak"): 0.0,
+        ("PR", "medium"): pytest.approx(2 / 3),
+        ("PR", "weighted"): pytest.approx((0.55 + 0.8) / 2.45),
+    }
+    weighted = found.filter(metric="PR", stratum="weighted").row(0, named=True)
+    assert weighted["n"] == 4
+    assert (weighted["ci_low"], weighted["ci_high"]) == pytest.approx((0.5, 0.55 / 0.85))  # of B alone, of A alone
+
+
+def test_strict_has_bands_by_family_and_no_weights():
+    rows = [("A", "flip", "object", None, 0.5, 0.25), ("A", "flip", "object", None, 0.5, 0.75),
+            ("A", "flip", "count", None, 0.5, 0.5), ("A", "flip", "size", None, 0.5, 0.0),
+            ("A", "paraphrase", "voice", None, 0.5, 0.25)]  # fmt: skip
+    pairs = pairs_of(rows, suite=["strict"] * 5, strength=[0, 1, 0.2, 1, None])
+    found = profile(pairs, 0).filter(pl.col("metric").is_in(["E_inv", "E_sens"]))
+    assert found.select("metric", "family", "stratum", "value", "n").rows() == [
+        ("E_inv", "all", "all", 0.25, 1),
+        ("E_inv", "voice", "all", 0.25, 1),
+        ("E_sens", "all", "all", 0.125, 4),
+        ("E_sens", "all", "weak", 0.125, 2),
+        ("E_sens", "all", "strong", -0.25, 1),
+        ("E_sens", "count", "all", 0.0, 1),
+        ("E_sens", "count", "weak", 0.0, 1),
+        ("E_sens", "object", "all", 0.0, 2),
+        ("E_sens", "object", "weak", 0.25, 1),
+        ("E_sens", "object", "strong", -0.25, 1),
+        ("E_sens", "size", "all", 0.5, 1),
     ]
 
 
-@pytest.mark.parametrize("order", [range(8, -1, -1), [4, 8, 0, 6, 2, 7, 1, 5, 3]])
+@pytest.mark.parametrize("order", [range(11, -1, -1), [4, 8, 0, 11, 6, 2, 9, 7, 1, 5, 10, 3]])
 def test_order_of_rows_does_not_matter(order):
     whole = profile(pairs_of(ROWS), 0)
     other = profile(pairs_of([ROWS[i] for i in order]), 0)
@@ -87,12 +161,12 @@ def test_one_bad_score_is_an_error(bad, column):
     rows = [list(row) for row in ROWS]
     rows[5][column] = bad
     name = {4: "s", 5: "s_perturbed"}[column]
-    with pytest.raises(RunFault, match=f"1 of 9 values of '{name}' are not finite, the first of pair 6"):
+    with pytest.raises(RunFault, match=f"1 of 12 values of '{name}' are not finite, the first of pair 6"):
         pairs_of(rows)
 
 
 def test_nothing_but_nulls_is_an_error():
-    with pytest.raises(RunFault, match="9 of 9 values"):
+    with pytest.raises(RunFault, match="12 of 12 values"):
         pairs_of([(*row[:4], None, None) for row in ROWS])
 
 
@@ -141,14 +215,14 @@ def test_rare_stratum():
     """Two of 60 images have a pair: every eighth resample has none, and is left out."""
     rows = [(f"{i:02d}", "flip", "colour", None, 0.5, 0.0) for i in range(60)]
     rows += [("03", "flip", "count", None, 1.0, 0.0), ("41", "flip", "count", None, 0.0, 1.0)]
-    found = profile(pairs_of(rows), 0).filter(metric="E_sens", family="count")
+    found = profile(pairs_of(rows), 0).filter(metric="E_sens", family="count", stratum="all")
     assert found.select("value", "ci_low", "ci_high", "n").rows() == [(0.0, -1.0, 1.0, 2)]
 
 
 def test_resamples_are_shared_by_strata():
     """Equal strata get equal intervals; a paired difference of equal runs is exactly zero."""
-    sums = ImageSums(np.random.default_rng(0).normal(size=30), np.ones(30, np.int64))
-    first, second, nothing = bootstrap([sums, sums, ImageSums(sums.total * 0, sums.count)], seed=5)
+    sums = ImageSums(np.random.default_rng(0).normal(size=30), np.ones(30), np.ones(30, np.int64))
+    first, second, nothing = bootstrap([sums, sums, ImageSums(sums.total * 0, sums.weight, sums.count)], seed=5)
     assert first == second
     assert nothing == (0.0, 0.0)
     assert bootstrap([], seed=5) == []

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
-from made import make_run, make_table, make_vectors
+from made import make_run, make_scores, make_table, make_vectors
 
+from lgip_ort import parity
 from lgip_ort.errors import UsageFault
-from lgip_ort.parity import compare, images_needed, judge, overall
+from lgip_ort.parity import compare, images_needed, judge, overall, read_margins
 
 IMAGES = 40
 ROWS = [
@@ -46,11 +48,16 @@ def test_same_scores(judged):
     assert comparison.verdict == "equal"
     assert [(r.metric, r.kind, r.family, r.stratum) for r in comparison.rows] == [
         ("E_inv", "paraphrase", "all", "all"),
+        ("E_inv", "paraphrase", "all", "advanced"),
         ("E_inv", "paraphrase", "wrapper", "all"),
         ("E_inv", "paraphrase", "wrapper", "a photo of {}"),
         ("E_sens", "flip", "all", "all"),
+        ("E_sens", "flip", "all", "medium"),
+        ("E_sens", "flip", "all", "weighted"),
         ("E_sens", "flip", "colour", "all"),
         ("PR", "flip", "all", "all"),
+        ("PR", "flip", "all", "medium"),
+        ("PR", "flip", "all", "weighted"),
         ("PR", "flip", "colour", "all"),
         ("E_inv", "identity", "identity", "all"),
     ]
@@ -113,6 +120,40 @@ def test_drift_that_cancels_out_in_the_mean_of_gaps(judged):
     assert row(comparison, "PR").verdict == comparison.verdict == "inconclusive"
     assert row(comparison, "PR").images_needed > 40
     assert len(comparison.sign_changes) == 4
+
+
+def test_bands_are_the_reference_s(tmp_path, monkeypatch):
+    """How strong a flip is must not depend on which of the two runs is asked: the same pairs stand in both strata.
+
+    By the reference's texts every fourth flip is far (strength 0.8 of 0.3 among all), by the candidate's all others are.
+    """
+    far = [0.0 if int(image) % 4 == 0 else 1.0 for image, _, _ in ROWS]
+    runs = []
+    for name, cosines in (("a", far), ("b", [1 - c for c in far])):
+        runs.append(make_run(tmp_path / name, TABLE, S, PERTURBED))
+        scores = make_scores(TABLE, S, PERTURBED).with_columns(text_cosine=pl.Series(cosines, dtype=pl.Float32))
+        scores.write_parquet(runs[-1].folder / "scores/0.parquet")
+    assert compare(*runs).left_out == 2  # E_sens and PR of the strong flips are of ten images
+    monkeypatch.setattr(parity, "read_margins", lambda: read_margins() | {"min_images": 10})
+    comparison = compare(*runs)
+    assert comparison.left_out == 0
+    (band,) = [r for r in comparison.rows if (r.metric, r.family, r.n) == ("E_sens", "all", 10)]
+    assert band.stratum == "strong"
+    assert band.reference == band.candidate == pytest.approx(-0.1, rel=1e-5)
+    weighted = row(comparison, "E_sens", stratum="weighted")
+    assert weighted.reference == weighted.candidate == pytest.approx((10 * 0.8 * -0.1 + 30 * 0.3 * 0.1) / 17, rel=1e-5)
+    assert weighted.delta == 0
+
+
+def test_combined_pairs_are_compared(tmp_path):
+    table = make_table([(image, "combined", "colour") for image, _, _ in ROWS])
+    runs = [make_run(tmp_path / name, table, S, gaps) for name, gaps in (("a", PERTURBED), ("b", moved(flip=0.3)))]
+    comparison = compare(*runs)
+    assert {(r.metric, r.kind, r.family, r.stratum) for r in comparison.rows} == {
+        (metric, "combined", family, "all") for metric in ("E_sens", "PR") for family in ("all", "colour")
+    }
+    assert row(comparison, "E_sens").verdict == "drifted"
+    assert (comparison.flips, len(comparison.sign_changes)) == (0, 0)
 
 
 def test_sign_changes_are_listed(judged):

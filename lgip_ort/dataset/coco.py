@@ -1,14 +1,17 @@
-"""COCO's own layout: `coco:DIR[:split]` reads DIR/annotations/captions_<split>.json and the images in DIR/<split>/."""
+"""COCO's own layout: `coco:DIR[:split]` reads DIR/annotations/captions_<split>.json.
+
+The images are those of the folder DIR/<split>/ or, where there is none, of DIR/<split>.zip as it was downloaded.
+"""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from lgip_ort.dataset import Dataset
+from lgip_ort.dataset.build import captions_frame, contained, images_frame
+from lgip_ort.dataset.instances import read_annotated
+from lgip_ort.dataset.records import field, read_json
 from lgip_ort.errors import UsageFault
 
 
@@ -19,72 +22,52 @@ def read(argument: str) -> Dataset:
 
 
 def read_split(root: Path, split: str, name: str) -> Dataset:
-    """DIR/annotations/captions_<split>.json with the images of DIR/<split>/, as a dataset called `name`."""
+    """DIR/annotations/captions_<split>.json with its images and instance annotations, as a dataset called `name`."""
     path = root / "annotations" / f"captions_{split}.json"
-    try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
+    if not path.exists():
         known = ", ".join(_splits(root)) or "none"
-        raise UsageFault(f"{path}: not there; splits with captions in {root}: {known}") from error
-    except ValueError as error:
-        raise UsageFault(f"{path}: not JSON: {error}") from error
-    captions = _captions(data, path)
-    images = pl.DataFrame(
-        [
-            (
-                str(_get(row, "id", int, path, f"images[{i}]")),
-                f"{split}/{_get(row, 'file_name', str, path, f'images[{i}]')}",
-                split,
-            )
-            for i, row in enumerate(_get(data, "images", list, path, "the file"))
-        ],
-        schema={"image_id": pl.String, "path": pl.String, "split": pl.String},
-        orient="row",
-    )
-    twice = images.filter(pl.col("image_id").is_duplicated())
-    if len(twice):
-        raise UsageFault(f"{path}: image id {twice[0, 'image_id']} is listed more than once")
-    unknown = captions.join(images, on="image_id", how="anti")
-    if len(unknown):
-        raise UsageFault(
-            f"{path}: {len(unknown)} captions name images that are not listed, the first is {unknown[0, 'image_id']}"
-        )
-    images = images.join(captions, on="image_id", how="semi", maintain_order="left")
-    try:
-        present = {file.name for file in (root / split).iterdir() if file.exists()}  # no links to nowhere
-    except FileNotFoundError:
-        present = set()
-    there = images["path"].map_elements(lambda p: p.split("/", 1)[1] in present, return_dtype=pl.Boolean)
-    available = images.filter(there)
+        raise UsageFault(f"{path}: not there; splits with captions in {root}: {known}")
+    data = read_json(path)
+    names = _names(data, path)
+    ids, texts = _captions(data, names, path)
+    captioned = set(ids)
+    kept = [image_id for image_id in names if image_id in captioned]
+    archive = f"{split}.zip"
+    place = f"{archive}/{split}" if not (root / split).is_dir() and (root / archive).is_file() else split
     return Dataset(
         name=name,
         root=root,
-        images=available,
-        captions=captions.join(available, on="image_id", how="semi", maintain_order="left"),
-        missing=images.filter(~there)["path"].to_list(),
-        named=len(images),
+        images=images_frame(kept, [f"{place}/{names[image_id]}" for image_id in kept], split),
+        captions=captions_frame(ids, texts),
+        missing=[],
+        named=len(kept),
+        annotated=read_annotated(root, split, captioned),
     )
 
 
-def _captions(data: Any, path: Path) -> pl.DataFrame:
-    """image_id, caption_index, text; the captions of an image are numbered in the order of the file."""
-    rows = [
-        (
-            str(_get(row, "image_id", int, path, f"annotations[{i}]")),
-            _get(row, "caption", str, path, f"annotations[{i}]"),
-        )
-        for i, row in enumerate(_get(data, "annotations", list, path, "the file"))
-    ]
-    frame = pl.DataFrame(rows, schema={"image_id": pl.String, "text": pl.String}, orient="row")
-    index = pl.int_range(pl.len(), dtype=pl.UInt16).over("image_id").alias("caption_index")
-    return frame.select("image_id", index, "text")
+def _names(data: Any, path: Path) -> dict[str, str]:
+    """The file name of every image id."""
+    names: dict[str, str] = {}
+    for i, row in enumerate(field(data, "images", list, f"{path}: the file")):
+        where = f"{path}: images[{i}]"
+        image_id = str(field(row, "id", int, where))
+        if image_id in names:
+            raise UsageFault(f"{where}: image id {image_id} is listed more than once")
+        names[image_id] = contained(field(row, "file_name", str, where), where)
+    return names
 
 
-def _get(row: Any, field: str, kind: type, path: Path, where: str) -> Any:
-    value = row.get(field) if isinstance(row, dict) else None
-    if not isinstance(value, kind):
-        raise UsageFault(f"{path}: {where}: field {field!r} of type {kind.__name__} expected, {value!r} found")
-    return value
+def _captions(data: Any, names: dict[str, str], path: Path) -> tuple[list[str], list[str]]:
+    """Image ids and captions, in the order of the file."""
+    ids, texts = [], []
+    for i, row in enumerate(field(data, "annotations", list, f"{path}: the file")):
+        where = f"{path}: annotations[{i}]"
+        image_id = str(field(row, "image_id", int, where))
+        if image_id not in names:
+            raise UsageFault(f"{where}: image {image_id} is not listed in the file")
+        ids.append(image_id)
+        texts.append(field(row, "caption", str, where))
+    return ids, texts
 
 
 def _split(argument: str) -> tuple[Path, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -11,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lgip_ort.metrics import ALL
+from lgip_ort.pairs import Made
 from lgip_ort.parity import Comparison
 from lgip_ort.run import Run
+from lgip_ort.table_file import EXAMPLES
 
 COLOURS = {"equal": "green", "drifted": "red", "inconclusive": "yellow"}
 
@@ -78,8 +81,11 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             f"{row.margin:.4f}",
             Text(row.verdict, style=COLOURS[row.verdict]),
         )
-    if len(shown) < len(comparison.rows):
-        table.caption = f"and {len(comparison.rows) - len(shown)} rows of single wrappers, all equal"
+    finer = len(comparison.rows) - len(shown)
+    table.caption = f"and {finer} finer rows, all equal" if finer else None
+    if comparison.left_out:
+        few = f"{comparison.left_out} finer rows of too few images left out"
+        table.caption = f"{table.caption}; {few}" if finer else few
     _print_table(console, table)
     needed = max((row.images_needed or 0 for row in comparison.rows), default=0)
     if needed:
@@ -98,6 +104,26 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         line = f"  image {pair['image_id']}: {pair['text']!r} / {pair['perturbed']!r}: {before:+.5f} -> {after:+.5f}"
         console.print(Text(line), soft_wrap=True)
     console.print(Text(f"verdict: {comparison.verdict}", style=f"bold {COLOURS[comparison.verdict]}"))
+
+
+def print_pairs(console: Console, made: Made, path: Path | None, show: str | None) -> None:
+    """What a table holds: counts by family, and five pairs of each, or fifty of the family `show`."""
+    summary, dataset = made.summary, made.dataset
+    if show is None:
+        table = _table(f"suite {made.suite} on {dataset.name}", ("kind", "family"), ("pairs", "a caption"))
+        captions = max(1, len(dataset.captions))
+        for (kind, family), n in sorted(summary.families.items()):
+            table.add_row(kind, Text(family), f"{n:,}", f"{n / captions:.3f}")
+        _print_table(console, table)
+        flips, others = (f"{n / captions:.1%}" for n in (summary.flipped, summary.reworded))
+        line = f"{flips} of {captions:,} captions have a flip, {others} a paraphrase other than a wrapper"
+        console.print(Text(line), soft_wrap=True)
+    for (kind, family), rows in sorted(summary.examples.items()):
+        if show in (None, family):
+            console.print(Text(f"\n{kind}: {family}", style="bold"))
+            for text, perturbed in rows.head(5 if show is None else EXAMPLES).select("text", "perturbed").iter_rows():
+                console.print(Text(f"  {text.strip()}\n    {perturbed.strip()}"), soft_wrap=True)
+    console.print(Text(f"\ntable {summary.sha256[:16]}" + (f" in {path}" if path else "")), soft_wrap=True)
 
 
 def _table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
@@ -123,7 +149,8 @@ def _engine(stamp: dict[str, Any]) -> str:
 def _pairs_of(kind: str, family: str, stratum: str) -> str:
     """`flip`, `flip: colour`, or for one wrapper its template."""
     if family in (ALL, kind):
-        return f"{kind}, all" if family == ALL else kind
+        name = f"{kind}, all" if family == ALL else kind
+        return name if stratum == ALL else f"  {stratum}"
     return f"  {family}" if stratum == ALL else f"    {stratum}"
 
 

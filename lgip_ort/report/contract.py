@@ -1,13 +1,16 @@
-"""The object that `--json` prints for a run. Fields are added, never renamed."""
+"""The objects that `--json` prints for a run and for a table. Fields are added, never renamed."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from lgip_ort.metrics import ALL, METRICS
+from lgip_ort.pairs import Made
 from lgip_ort.run import Run
+from lgip_ort.table_file import EXAMPLES
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def summary(run: Run) -> dict[str, Any]:
         },
         "pairs": stamp["pairs"],
         "skipped": run.skipped().to_dicts(),
-        "metrics": {m.name: headline(profile, m.name, m.kind) for m in METRICS if m.kind != "identity"},
+        "metrics": {m.name: headline(profile, m.name, m.kind) for m in METRICS if m.kind in ("paraphrase", "flip")},
         "strata": strata,
         "seconds": stamp["seconds"],
         "run": str(run.folder),
@@ -48,3 +51,35 @@ def headline(profile: pl.DataFrame, metric: str, kind: str) -> dict[str, Any]:
     if row.is_empty():
         return {"value": None, "ci_low": None, "ci_high": None, "n": 0}
     return row.select("value", "ci_low", "ci_high", "n").row(0, named=True)
+
+
+def table_summary(made: Made, path: Path | None, show: str | None) -> dict[str, Any]:
+    """A table that was made, as one JSON object; `examples`: five pairs of each family, or fifty of the one shown."""
+    summary, dataset = made.summary, made.dataset
+    wanted = [(kind, family) for kind, family in summary.families if show in (None, family)]
+    return {
+        "status": "done",
+        "suite": made.suite,
+        "seed": made.seed,
+        "dataset": {
+            "name": dataset.name,
+            "hash": dataset.sha256(),
+            "images": len(dataset.images),
+            "captions": len(dataset.captions),
+        },
+        "pairs": summary.kinds(),
+        "families": [
+            {"kind": kind, "family": family, "n": n} for (kind, family), n in sorted(summary.families.items())
+        ],
+        "captions_with": {"flip": summary.flipped, "paraphrase_other_than_wrapper": summary.reworded},
+        "sha256": summary.sha256,
+        "examples": [
+            {"kind": kind, "family": family, **row}
+            for kind, family in sorted(wanted)
+            for row in summary.examples[kind, family]
+            .head(5 if show is None else EXAMPLES)
+            .select("image_id", "caption_index", "text", "perturbed", "source_word", "target_word")
+            .to_dicts()
+        ],
+        "out": None if path is None else str(path),
+    }
