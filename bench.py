@@ -14,6 +14,7 @@ import io
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 # Imports of the runtime are inside the functions: --help answers at once.
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-out, log = Console(), Console(stderr=True, highlight=False)
+out, log = Console(emoji=False), Console(stderr=True, highlight=False, emoji=False)
 
 Data = Annotated[
     str,
@@ -53,7 +54,7 @@ SuiteName = Annotated[
 Columns = Annotated[str | None, typer.Option(help="For frame: image=NAME,caption=NAME.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N images.")]
 Sample = Annotated[int | None, typer.Option(min=1, help="N drawn images, of those with exactly five captions.")]
-Seed = Annotated[int, typer.Option(help="Seed of the drawn images and perturbations and of the bootstrap.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the drawn images and perturbations and of the bootstrap.")]
 Pool = Annotated[str, typer.Option(help="Suite paper: wrappers, or advanced.")]
 LexiconFile = Annotated[
     Path | None, typer.Option(help="Suite strict: a TOML file whose entries join or replace those of the lexicon.")
@@ -104,6 +105,10 @@ def run(
 ) -> None:
     """Score a model over a suite of perturbed captions."""
     if context.invoked_subcommand is not None:
+        for name in context.params:
+            source = context.get_parameter_source(name)
+            if source is not None and source.name != "DEFAULT":
+                raise UsageFault(f"options of {context.invoked_subcommand!r} go behind it; {name} stands before")
         return
     if model is not None and bundle is not None:
         raise UsageFault("--model and --bundle exclude each other")
@@ -113,7 +118,7 @@ def run(
     from models import zoo
 
     if bundle is None:
-        bundle = zoo.find_bundle(model) if model else zoo.get("tiny_clip").committed_bundle
+        bundle = zoo.find_bundle(model) if model is not None else zoo.get("tiny_clip").committed_bundle
         assert bundle is not None
     opened = open_bundle(bundle)
     log.print(f"bundle {bundle}", markup=False)
@@ -237,6 +242,8 @@ def _report_comparison(reference: Run, candidate: Run, as_json: bool) -> None:
 
     for run in (reference, candidate):
         if run.failed:
+            if as_json:
+                _print_json({"status": "failed", "error": run.stamp["error"]})
             raise RunFault(f"{run.folder}: {run.stamp['error']}")
     comparison: Comparison = compare_runs(reference, candidate)
     if as_json:
@@ -260,6 +267,10 @@ def main() -> None:
     except (UsageFault, RunFault, OSError) as fault:
         log.print(f"error: {fault}", style="bold red", markup=False, soft_wrap=True)
         raise SystemExit(1 if isinstance(fault, RunFault) else 2) from None
+    except Exception:
+        # Exit code 1 is a verdict: a fault of the program itself must not look like one.
+        traceback.print_exc()
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import traceback
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +59,12 @@ def export(
         _fail(str(fault), 2)
     except RunFault as fault:
         _fail(f"{fault}\nnothing was published", 1)
+    except typer.Exit:
+        raise
+    except Exception as error:
+        # Exit code 1 is a failed check: a damaged file or a fault of the program must not look like one.
+        traceback.print_exc()
+        _fail(f"{type(error).__name__}: {error}\nnothing was published", 2)
 
 
 def _export(model: str, weights: str, precision: Any, out: Path, overwrite: bool, seed: int, as_json: bool) -> None:
@@ -68,7 +75,7 @@ def _export(model: str, weights: str, precision: Any, out: Path, overwrite: bool
         from exporter.publish import export_model
     except ModuleNotFoundError as error:
         raise UsageFault(f"{error}; the exporter needs: pip install 'lgip-ort[export]'") from error
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, emoji=False)
 
     def log(line: str) -> None:
         console.print(line, markup=False)
@@ -94,7 +101,9 @@ def _print_zoo(as_json: bool) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", style="red", markup=False)
+    Console(stderr=True, highlight=False, soft_wrap=True, emoji=False).print(
+        f"error: {message}", style="red", markup=False
+    )
     raise typer.Exit(code)
 
 

@@ -112,8 +112,11 @@ def _transformers_images(original: Original) -> OriginalImages:
 
     def pixels(images: Sequence[Image]) -> NDArray[np.float32]:
         # Not every configuration converts, and the processor fails on an array that has no three channels.
+        # It also takes a picture of 1 or 3 rows for one with its channels first, unless it is told.
         rgb = [image.convert("RGB") for image in images]
-        return np.asarray(processor(images=rgb, return_tensors="np")["pixel_values"], np.float32)
+        return np.asarray(
+            processor(images=rgb, return_tensors="np", input_data_format="channels_last")["pixel_values"], np.float32
+        )
 
     return OriginalImages(processor, pixels, f"transformers.{kind.__name__}")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 import types
@@ -171,6 +172,12 @@ def open_bundle(folder: Path) -> Bundle:
             f"{path}: format version {data.get('format_version')!r} found, {FORMAT_VERSION} expected; export again"
         )
     manifest = _build(Manifest, data, str(path))
+    if not re.fullmatch(r"\w[\w.-]*", manifest.model):  # it becomes the name of a folder
+        raise UsageFault(f"{path}: model {manifest.model!r} found, letters, digits, '.', '-' and '_' expected")
+    for graph in manifest.graphs:
+        data = f"{graph.file}_data"
+        if data not in manifest.files and (folder / data).exists():
+            raise UsageFault(f"{path}: {data} has no sha256 under 'files'")
     for name in [*(graph.file for graph in manifest.graphs), TOKENIZER]:
         if name not in manifest.files:
             raise UsageFault(f"{path}: {name} has no sha256 under 'files'")
@@ -188,10 +195,13 @@ def open_bundle(folder: Path) -> Bundle:
 def write_bundle(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A temporary folder beside `folder` that takes its place when the block ends without an exception.
 
-    After an exception nothing is left. Raises UsageFault where `folder` exists and `overwrite` is False.
+    After an exception nothing is left. Raises UsageFault where `folder` exists and `overwrite` is False,
+    and where something else than a bundle stands there.
     """
     if folder.exists() and not overwrite:
         raise UsageFault(f"{folder} exists; --overwrite replaces it")
+    if folder.is_symlink() or (folder.exists() and not (folder / MANIFEST).is_file()):
+        raise UsageFault(f"{folder} is not a bundle's folder: --overwrite replaces nothing else")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     temporary.chmod(0o755)  # mkdtemp makes folders private, a published bundle is not

@@ -24,7 +24,7 @@ from lgip_ort.strength import with_bands
 Verdict = Literal["equal", "drifted", "inconclusive"]
 
 # What has to be the same in two stamps before a difference can be blamed on the engine.
-SAME = ("model", "padding", "suite", "seed", "table")
+SAME = ("model", "weights sha256", "padding", "suite", "seed", "table", "dataset hash")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def compare(reference: Run, candidate: Run) -> Comparison:
     Raises UsageFault where the runs are not over the same pairs of the same model, naming the field that differs.
     """
     for name in SAME:
-        a, b = reference.stamp[name], candidate.stamp[name]
+        field, _, part = name.partition(" ")
+        a, b = (s[field][part] if part else s[field] for s in (reference.stamp, candidate.stamp))
         if a != b:
             raise UsageFault(f"the runs can't be compared: {name} is {a!r} in the reference and {b!r} in the candidate")
     both = _join(reference, candidate)

@@ -74,7 +74,7 @@ class Run:
 
     def table(self) -> pl.DataFrame:
         """The pairs, scored or not."""
-        return pl.read_parquet(self.folder / "table.parquet")
+        return read_frame(self.folder / "table.parquet")
 
     def pairs(self) -> pl.DataFrame:
         """The scored pairs: table and scores."""
@@ -82,11 +82,11 @@ class Run:
 
     def profile(self) -> pl.DataFrame:
         """The profile, see `metrics.PROFILE`."""
-        return pl.read_parquet(self.folder / "profile.parquet")
+        return read_frame(self.folder / "profile.parquet")
 
     def skipped(self) -> pl.DataFrame:
         """Images that could not be read: image_id, path, reason."""
-        return pl.read_parquet(self.folder / "skipped.parquet")
+        return read_frame(self.folder / "skipped.parquet")
 
     def embeddings(self) -> pl.DataFrame:
         """The sampled vectors: tower, key, vector."""
@@ -95,15 +95,22 @@ class Run:
 
 def open_run(folder: Path) -> Run:
     """A run that was finished before. Raises UsageFault where the folder holds none."""
+    stamp = _read_stamp(folder)
+    if stamp["status"] != "done":
+        raise UsageFault(f"{folder}: the run is {stamp['status']!r}, not done")
+    return Run(folder, stamp, reused=True)
+
+
+def _read_stamp(folder: Path) -> dict[str, Any]:
     try:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageFault(f"{folder}: not a run, {STAMP} is missing") from error
     except ValueError as error:
         raise UsageFault(f"{folder / STAMP}: not JSON: {error}") from error
-    if stamp.get("status") != "done":
-        raise UsageFault(f"{folder}: the run is {stamp.get('status')!r}, not done")
-    return Run(folder, stamp, reused=True)
+    if not isinstance(stamp, dict) or "status" not in stamp:
+        raise UsageFault(f"{folder / STAMP}: not the stamp of a run")
+    return stamp
 
 
 def execute(
@@ -126,9 +133,9 @@ def execute(
     if overwrite and (folder / STAMP).exists():
         shutil.rmtree(folder)
     if (folder / STAMP).exists():
-        found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
-        if found["status"] == "done" and found["n"]["skipped"] <= plan.max_skipped:
-            return Run(folder, found, reused=True)
+        found = _read_stamp(folder)
+        if found["status"] == "done":
+            return Run(folder, _judged(found, folder, plan.max_skipped), reused=True)
     record = _record(engine, plan, inputs)
     write_json(folder / STAMP, record)
     try:
@@ -201,12 +208,19 @@ def _finish(folder: Path, plan: Plan, record: dict[str, Any]) -> None:
     }
     record["pairs"] = count_kinds(pairs)
     record["status"] = "done"
-    if len(skipped) > plan.max_skipped:
-        record["status"] = "failed"
-        record["error"] = (
-            f"{len(skipped)} images could not be read, --max-skipped allows {plan.max_skipped}; "
-            f"the first is {skipped[0, 'path']}: {skipped[0, 'reason']}"
-        )
+    record |= _judged(record, folder, plan.max_skipped)
+
+
+def _judged(stamp: dict[str, Any], folder: Path, max_skipped: int) -> dict[str, Any]:
+    """The stamp of a scored run, failed where it skipped more images than are tolerated."""
+    if stamp["n"]["skipped"] <= max_skipped:
+        return stamp
+    first = read_frame(folder / "skipped.parquet").row(0, named=True)
+    error = (
+        f"{stamp['n']['skipped']} images could not be read, --max-skipped allows {max_skipped}; "
+        f"the first is {first['path']}: {first['reason']}"
+    )
+    return stamp | {"status": "failed", "error": error}
 
 
 def _inputs(engine: Engine, plan: Plan) -> dict[str, Any]:
@@ -247,8 +261,19 @@ def _record(engine: Engine, plan: Plan, inputs: dict[str, Any]) -> dict[str, Any
     }
 
 
+def read_frame(path: Path) -> pl.DataFrame:
+    """A frame of a run. A folder's name may hold what means something in a pattern: [, *, ?.
+
+    Raises UsageFault where the file is missing or damaged.
+    """
+    try:
+        return pl.read_parquet(path, glob=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise UsageFault(f"{path}: can't be read: {error}; --overwrite computes the run again") from error
+
+
 def _read_all(folder: Path) -> pl.DataFrame:
-    frames = [pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))]
+    frames = [read_frame(path) for path in sorted(folder.glob("*.parquet"))]
     return pl.concat(frames) if frames else pl.DataFrame(schema=SCORES)
 
 

@@ -67,7 +67,9 @@ def write_table(parts: Iterable[pl.DataFrame], path: Path | None) -> Summary:
         if path is not None:
             with replacing(path) as temporary:
                 if summary.rows:
-                    pl.scan_parquet(Path(folder) / "*.parquet").sink_parquet(temporary, maintain_order=True)
+                    pl.scan_parquet(sorted(Path(folder).iterdir()), glob=False).sink_parquet(
+                        temporary, maintain_order=True
+                    )
                 else:
                     pl.DataFrame(schema=SCHEMA).write_parquet(temporary)
     summary.sha256 = digest.hexdigest()
@@ -80,7 +82,7 @@ def read_table(path: Path) -> pl.DataFrame:
     Raises UsageFault naming the file and the column where the schema, a kind or a pair_id is not as it has to be.
     """
     try:
-        table = pl.read_parquet(path)
+        table = pl.read_parquet(path, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise UsageFault(f"{path}: not a table: {error}") from error
     for name, dtype in SCHEMA.items():

@@ -65,7 +65,7 @@ def find_bundle(key: str, artifacts: Path = ARTIFACTS) -> Path:
     """
     spec = get(key)
     exported = artifacts / key
-    if exported.is_dir():
+    if (exported / "manifest.json").is_file():
         return exported
     if spec.committed_bundle is not None and spec.committed_bundle.is_dir():
         return spec.committed_bundle

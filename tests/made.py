@@ -35,6 +35,7 @@ STAMP: dict[str, Any] = {
     "suite": "paper",
     "seed": 0,
     "table": "2" * 64,
+    "dataset": {"name": "made", "hash": "3" * 64},
 }
 
 

@@ -463,3 +463,34 @@ def test_help(bench, name):
         assert parameter.help, parameter.name
         shown = parameter.opts[-1] if parameter.opts[-1].startswith("--") else parameter.name
         assert shown.lower() in outcome.out.lower()
+
+
+def test_options_before_a_command_are_refused(bench):
+    outcome = bench("--json", "compare", "a", "b")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "options of 'compare' go behind it; as_json stands before" in outcome.err
+
+
+def test_fault_of_the_program_is_no_verdict(bench, toy, coco, monkeypatch):
+    """Exit code 1 says drifted, inconclusive or failed: an exception that nobody expected says none of these."""
+    import lgip_ort.run
+
+    def broken(*_, **__):
+        raise KeyError("nobody expected this")
+
+    monkeypatch.setattr(lgip_ort.run, "execute", broken)
+    outcome = bench("--bundle", toy, "--data", f"coco:{coco}")
+    assert outcome.code == 2
+    assert "nobody expected this" in outcome.err
+
+
+def test_both_engines_with_unreadable_images(score, bench, spoiled, monkeypatch, toy):
+    """One object on stdout, whatever fails."""
+    import bench as command
+    from lgip_ort.engine import OrtEngine
+
+    monkeypatch.setattr(command, "_engine", lambda name, bundle, provider, size: OrtEngine(bundle, provider, size))
+    outcome = bench("--engine", "both", "--bundle", toy, "--data", f"coco:{spoiled}", "--json")
+    assert outcome.code == 1
+    assert outcome.json()["status"] == "failed"
+    assert "could not be read" in outcome.json()["error"]

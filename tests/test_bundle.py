@@ -136,7 +136,7 @@ def test_failed_write_keeps_the_bundle_before_it(tmp_path):
 
 def test_existing_bundle_is_kept_unless_told(tmp_path):
     (tmp_path / "model").mkdir()
-    (tmp_path / "model/old").touch()
+    (tmp_path / "model/manifest.json").touch()
     with pytest.raises(UsageFault, match="model exists; --overwrite"), write_bundle(tmp_path / "model", False):
         pytest.fail("nothing may be computed for a place that is taken")
     with write_bundle(tmp_path / "model", overwrite=True) as work:
@@ -144,3 +144,35 @@ def test_existing_bundle_is_kept_unless_told(tmp_path):
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["new"]
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_only_a_bundle_is_replaced(tmp_path, kind):
+    """`--overwrite` is told of a bundle: a folder of other things, a file and a link stay."""
+    place = tmp_path / "model"
+    if kind == "folder":
+        place.mkdir()
+        (place / "thesis.txt").touch()
+    elif kind == "file":
+        place.touch()
+    else:
+        make_bundle(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageFault, match="is not a bundle's folder"), write_bundle(place, overwrite=True):
+        pytest.fail("nothing may be computed")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "model"][kind != "link" :]
+
+
+@pytest.mark.parametrize("model", ["../../pwned", "/tmp/pwned", "a/b", "", ".."])
+def test_model_that_is_no_name(tmp_path, model):
+    """It becomes a folder of a run."""
+    rehash(make_bundle(tmp_path / "b"), model=model)
+    with pytest.raises(UsageFault, match=r"model .* found, letters, digits"):
+        open_bundle(tmp_path / "b")
+
+
+def test_data_without_a_hash(tmp_path):
+    folder = make_bundle(tmp_path / "b")
+    (folder / "onnx/text_model_fp16.onnx_data").touch()
+    with pytest.raises(UsageFault, match=r"text_model_fp16.onnx_data has no sha256"):
+        open_bundle(folder)

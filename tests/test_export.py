@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -171,7 +172,7 @@ def test_a_failed_check_publishes_nothing(there, tmp_path, monkeypatch):
     spec = open_clip_spec(tmp_path)
     if there:
         (tmp_path / "out/toy_open_clip").mkdir(parents=True)
-        (tmp_path / "out/toy_open_clip/old").touch()
+        (tmp_path / "out/toy_open_clip/manifest.json").touch()
     honest = publish.export_graph
 
     def disturbed(tower, *rest):
@@ -185,7 +186,7 @@ def test_a_failed_check_publishes_nothing(there, tmp_path, monkeypatch):
     with pytest.raises(RunFault, match=r"onnx/vision_model_fp16\.onnx: cosine of row . .*at least 0\.9999 expected"):
         publish.export_model(spec, "random", out=tmp_path / "out", overwrite=there)
     left = [p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*")]
-    assert left == (["toy_open_clip", "toy_open_clip/old"] if there else [])
+    assert left == (["toy_open_clip", "toy_open_clip/manifest.json"] if there else [])
 
 
 def test_exit_code_of_a_failed_check(tmp_path, monkeypatch):
@@ -195,3 +196,14 @@ def test_exit_code_of_a_failed_check(tmp_path, monkeypatch):
     monkeypatch.setattr(publish, "export_model", fail)
     done = _invoke("--model", "tiny_clip", "--out", tmp_path)
     assert done.exit_code == 1 and "nothing was published" in done.stderr and done.stdout == ""
+
+
+def test_damaged_checkpoint_is_no_failed_check(tmp_path):
+    """Exit code 1 says that a check failed: whatever a damaged file raises ends with 2, and leaves nothing."""
+    folder = shutil.copytree(zoo.get("tiny_clip").folder, tmp_path / "damaged")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    done = run("--model", "tiny_clip", "--weights", str(folder), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2, done.stderr
+    assert "nothing was published" in done.stderr
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())

@@ -198,11 +198,23 @@ def test_one_image_has_no_interval(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("model", "other"), ("padding", "paper"), ("suite", "strict"), ("seed", 1), ("table", "9" * 64)],
+    [
+        ("model", "other"),
+        ("padding", "paper"),
+        ("suite", "strict"),
+        ("seed", 1),
+        ("table", "9" * 64),
+    ],
 )
 def test_runs_that_can_not_be_compared(judged, field, value):
     with pytest.raises(UsageFault, match=f"{field} is .* in the reference and {value!r} in the candidate"):
         judged(PERTURBED, **{field: value})
+
+
+@pytest.mark.parametrize(("field", "part"), [("weights", "sha256"), ("dataset", "hash")])
+def test_runs_of_other_weights_or_pictures(judged, field, part):
+    with pytest.raises(UsageFault, match=f"{field} {part} is '.*' in the reference and 'other' in the candidate"):
+        judged(PERTURBED, **{field: {part: "other"}})
 
 
 def test_runs_that_scored_other_pairs(tmp_path):

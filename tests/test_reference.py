@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from PIL import Image
 
 torch = pytest.importorskip("torch", reason="the exporter's dependencies are not installed")
 
@@ -35,6 +36,17 @@ def test_both_engines_agree(kind):
         assert a.dtype == np.float32 and a.shape == (len(a), original.dim) == b.shape
         np.testing.assert_allclose(np.linalg.norm(a, axis=1), 1, atol=1e-5)
         assert (a * b).sum(1).min() > 0.9999
+
+
+@pytest.mark.parametrize("kind", ["tiny_clip", "tiny_siglip"])
+@pytest.mark.parametrize("size", [(1, 1), (3, 1), (1, 3), (3, 3), (5, 3), (100, 3), (100, 1)])
+def test_pictures_of_few_rows(kind, size):
+    """One or three rows are not one or three channels."""
+    bundle = open_bundle(exported(kind)[0])
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    images = [Image.fromarray(pixels)]
+    a, b = (engine.encode_images(images) for engine in (TorchEngine.from_bundle(bundle, 1, "cpu"), OrtEngine(bundle)))
+    assert (a * b).sum() > 0.9999
 
 
 def test_stamp_says_what_ran():

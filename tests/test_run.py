@@ -177,13 +177,34 @@ def test_unreadable_image(spoiled, tmp_path):
 
 
 def test_tolerance_is_no_input(spoiled, tmp_path):
-    """Under another tolerance only the shard of the unreadable image, one of its two, is read again."""
+    """Of a failed run only the shard with the unreadable image is read again; a done one is judged and left as it is."""
     failed = execute(MadeEngine(), make_plan(spoiled), tmp_path, quiet)
     for tolerated in (1, 0):
         engine = MadeEngine()
         run = execute(engine, make_plan(spoiled, max_skipped=tolerated), tmp_path, quiet)
-        assert (run.folder, run.failed, sum(engine.images)) == (failed.folder, tolerated == 0, 1)
+        assert (run.folder, run.failed, sum(engine.images)) == (failed.folder, tolerated == 0, tolerated)
+        assert open_run(run.folder).stamp["status"] == "done"
         assert run.skipped()["image_id"].to_list() == ["4"]
+
+
+def test_other_pixels_are_another_run(tmp_path):
+    """Files of the same name and size, with another picture in them."""
+    data = make_coco(tmp_path / "data", images=4)
+    first = execute(MadeEngine(), make_plan(data), tmp_path, quiet)
+    path = data / "val/000000000001.png"
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    assert execute(MadeEngine(), make_plan(data, max_skipped=1), tmp_path, quiet).folder != first.folder
+
+
+@pytest.mark.parametrize("name", ["g[1]", "h*", "a?c"])
+def test_folder_that_looks_like_a_pattern(plan, tmp_path, name):
+    """What stands in a neighbour whose name the pattern fits is not read."""
+    other = execute(MadeEngine(), make_plan(make_coco(tmp_path / "data", images=4)), tmp_path / "g1", quiet)
+    run = execute(MadeEngine(), plan, tmp_path / name, quiet)
+    assert len(run.pairs()) == len(plan.table) != len(other.pairs())
+    assert run.profile().height > 0 and run.skipped().is_empty()
 
 
 def test_image_that_can_be_read_again(tmp_path, monkeypatch):

@@ -48,7 +48,9 @@ def test_bundle_of_a_model(tmp_path, monkeypatch):
     committed = tmp_path / "demo/tiny_clip/bundle"
     committed.mkdir(parents=True)
     assert zoo.find_bundle("tiny_clip", tmp_path) == committed
-    (tmp_path / "tiny_clip").mkdir()
+    (tmp_path / "tiny_clip").mkdir()  # nothing in it: no bundle
+    assert zoo.find_bundle("tiny_clip", tmp_path) == committed
+    (tmp_path / "tiny_clip/manifest.json").touch()
     assert zoo.find_bundle("tiny_clip", tmp_path) == tmp_path / "tiny_clip"
     with pytest.raises(UsageFault, match="no bundle of siglip_base"):
         zoo.find_bundle("siglip_base", tmp_path)

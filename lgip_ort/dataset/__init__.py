@@ -61,15 +61,15 @@ class Dataset:
     captions_only: bool = False
 
     def sha256(self) -> str:
-        """Identity of the data: image ids, file names and sizes, captions.
+        """Identity of the data: image ids, file names and contents, captions.
 
         It is independent of where the folder lies, and of whether images lie in it or in an archive. Of
-        `captions_only` data no image file is looked at: sizes do not count.
+        `captions_only` data no image file is looked at: contents do not count.
         """
         digest = hashlib.sha256()
         for image_id, path in self.images.select("image_id", "path").iter_rows():
-            size = "" if self.captions_only else archive.size(self.root / path)
-            digest.update(f"{image_id}\0{archive.plain_name(path)}\0{size}\n".encode())
+            content = "" if self.captions_only else archive.digest(self.root / path)
+            digest.update(f"{image_id}\0{archive.plain_name(path)}\0{content}\n".encode())
         for row in self.captions.iter_rows():
             digest.update("\0".join(map(str, row)).encode() + b"\n")
         return digest.hexdigest()

@@ -5,12 +5,14 @@ A member's path is the path of its archive and its own name in it: `val2017.zip/
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import zlib
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from zipfile import ZipFile, ZipInfo
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from lgip_ort.errors import UsageFault
 
@@ -28,9 +30,16 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises for a name that is too long
 
 
-def size(path: Path) -> int:
-    """Bytes of a file, or of a member once unpacked. Raises OSError or KeyError where it is not there."""
-    return _info(*place).file_size if (place := _in_archive(path)) else path.stat().st_size
+def digest(path: Path) -> str:
+    """The sha256 of a file's content, or of a member's once unpacked; what hinders reading it, where something does."""
+    try:
+        source = readable(path)
+        if isinstance(source, BytesIO):
+            return hashlib.sha256(source.getbuffer()).hexdigest()
+        with source.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
+        return type(error).__name__  # it will be skipped, with the reason
 
 
 def readable(path: Path) -> Path | BytesIO:

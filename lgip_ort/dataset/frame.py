@@ -61,7 +61,7 @@ def _parquet(path: Path, image: str, caption: str) -> tuple[list[str], list[str]
             column(name, list(schema), path)
             if schema[name] not in (pl.String, pl.Categorical, pl.Enum):
                 raise UsageFault(f"{path}: column {name!r} of type String expected, {schema[name]} found")
-        rows = pl.read_parquet(path, columns=list(dict.fromkeys((image, caption))))
+        rows = pl.read_parquet(path, glob=False, columns=list(dict.fromkeys((image, caption))))
     except FileNotFoundError as error:
         raise UsageFault(f"{path}: not there") from error
     # A damaged page may make Polars panic, which is no Exception.

@@ -17,7 +17,7 @@ from lgip_ort.image import read_image
 from lgip_ort.metrics import ALL
 from lgip_ort.report.charts import flips_chart, wrappers_chart
 from lgip_ort.report.contract import headline
-from lgip_ort.run import Run
+from lgip_ort.run import Run, read_frame
 
 EXAMPLES = 12
 THUMBNAIL = 320  # pixels of the longest side
@@ -64,7 +64,7 @@ def examples(run: Run, count: int = EXAMPLES) -> list[dict[str, Any]]:
     )
     worst = pl.concat([flips, paraphrases]).unique("image_id", keep="first", maintain_order=True).head(count)
     root = Path(run.stamp["dataset"]["root"])
-    images = pl.read_parquet(run.folder / "images.parquet")
+    images = read_frame(run.folder / "images.parquet")
     rows = worst.join(images, on="image_id", how="left", maintain_order="left")
     return [
         row
