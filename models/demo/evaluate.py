@@ -14,20 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from lgip_ort.perturb.paper import rules
 from models.demo.towers import embed_images, embed_texts
 from models.demo.words import COLOURS, COUNTS, OBJECTS
 
-WRAPPERS = (
-    "a photo of {}",
-    "an image of {}",
-    "a picture of {}",
-    "{} in the scene",
-    "a scene showing {}",
-    "In this image, {}",
-    "In the picture, {}",
-    "This image shows {}",
-)
-WRAPPERS_DRAWN = 6
+WRAPPERS = tuple(template for template in rules()["wrappers"] if template != "{}")
+WRAPPERS_DRAWN: int = rules()["paraphrases_drawn"]
 FAMILIES = {"colour": list(COLOURS), "count": COUNTS, "object": list(OBJECTS)}
 CHUNK = 512
 
