@@ -106,7 +106,7 @@ def page(request, run, tmp_path_factory):
 def test_page_shows_profile_charts_and_examples(page, run):
     assert page.count("table", id="profile") == 1
     assert page.count("figure", id="flips-chart") == 1
-    assert page.count("svg") == 2
+    assert page.count("svg") == 3
     assert page.count("article", **{"class": "example"}) == 12
     assert sum(a.get("src", "").startswith("data:image/") for tag, a in page.elements if tag == "img") == 12
     for row in run.profile().iter_rows(named=True):
@@ -189,7 +189,7 @@ def test_chart_shows_every_family_and_its_interval(run):
     svg = charts.flips_chart(run.profile())
     for name in ("all flips", "colour", "count", "object", "positive rate", "sensitivity gap"):
         assert name in svg
-    assert svg.count("<svg") == 1
+    assert svg.count("<svg") == 2
     assert "http" not in svg.replace("http://www.w3.org/", "")
     assert "{} in the scene" in charts.wrappers_chart(run.profile())
 

@@ -15,7 +15,7 @@ ACCENT = "#3b7dd8"
 
 
 def flips_chart(profile: pl.DataFrame) -> str:
-    """PR and E_sens by flip family with 95 % intervals, as SVG; empty where the profile has no flips."""
+    """PR and E_sens by flip family with 95 % intervals, as two SVGs; empty where the profile has no flips."""
     rows = profile.filter((pl.col("kind") == "flip") & (pl.col("stratum") == ALL)).with_columns(
         family=pl.when(pl.col("family") == ALL).then(pl.lit("all flips")).otherwise("family")
     )
@@ -36,7 +36,7 @@ def flips_chart(profile: pl.DataFrame) -> str:
         None,
         chance=0.0,
     )
-    return _svg(alt.hconcat(positive, gap, spacing=40))
+    return _svg(positive) + _svg(gap)  # two pictures: side by side where there is room, below each other on a phone
 
 
 def wrappers_chart(profile: pl.DataFrame) -> str:
@@ -72,7 +72,7 @@ def _dots(rows: pl.DataFrame, title: str, order: list[str], domain: list[float] 
     return alt.layer(rule, whisker, dot, label).properties(width=300, height=alt.Step(38))
 
 
-def _svg(chart: alt.LayerChart | alt.HConcatChart) -> str:
+def _svg(chart: alt.LayerChart) -> str:
     axis = {
         "labelColor": INK,
         "titleColor": INK,

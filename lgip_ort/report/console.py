@@ -35,7 +35,7 @@ def print_run(console: Console, run: Run) -> None:
             f"{row['metric']} {'↑' if row['higher_is_better'] else '↓'}",
             Text(
                 _pairs_of(row["kind"], row["family"], row["stratum"]),
-                style="" if row["family"] != ALL else "bold",
+                style="bold" if row["family"] == row["stratum"] == ALL else "",
             ),
             f"{row['value']:.4f}",
             _interval(row["ci_low"], row["ci_high"]),
