@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 GOLDEN = (
     "",
     " ",
@@ -29,9 +31,16 @@ GOLDEN = (
     "snake_case_word and __double__",
     "!?...;;;---***(((###",
     "C:\\temp\\file [brackets] {braces} <angle> |pipe| ~tilde^",
-    "x" * 300,
+    "pneumonoultramicroscopicsilicovolcanoconiosis" * 8,
     "a dog and a cat " * 60,
     "antidisestablishmentarianism " * 30,
     "soft\u00adhyphen zero\u200bwidth\u200djoiner \ufeffbom",
     "½ ² ₃ Ⅳ № ™",
 )
+
+ALIKE: dict[Literal["case", "punctuation", "spaces"], tuple[tuple[str, str], ...]] = {
+    "case": (("A Dog", "a dog"), ("a photo of A DOG, In The Scene.", "a photo of a dog, in the scene.")),
+    "punctuation": (("a dog.", "a dog"), ("a dog, (a cat) and 'a bus'!", "a dog a cat and a bus")),
+    "spaces": ((" a dog ", "a dog"), ("a  dog\t\nand   a cat", "a dog and a cat")),
+}
+"""Pairs of texts that differ in one respect alone: whether they have the same ids says what a tokenizer ignores."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from lgip_ort.errors import UsageFault
 
+TOKENIZER_FILES = ["*.json", "*.model", "merges.txt", "vocab.txt"]
+
 ANSWER_SECONDS = 5
 """How long the hub may take to answer before it counts as out of reach."""
 

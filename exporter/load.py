@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,25 +11,53 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from exporter import hub
+from exporter.state import check_names, fill
 from lgip_ort.bundle import Weights
+from lgip_ort.dataset.records import read_json
 from lgip_ort.errors import UsageFault
 from models.zoo import ModelSpec
 
-TRANSFORMERS_FILES = ["*.json", "*.safetensors", "*.model", "merges.txt", "vocab.txt"]
+TRANSFORMERS_FILES = [*hub.TOKENIZER_FILES, "*.safetensors"]
 OPEN_CLIP_FILES = [
     "open_clip_model.safetensors",
     "open_clip_pytorch_model.safetensors",
     "open_clip_pytorch_model.bin",
 ]
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+"""What open_clip writes beside a checkpoint: `model_cfg` and `preprocess_cfg`."""
+
+SIZES = (
+    "image_size",
+    "patch_size",
+    "max_position_embeddings",
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+)
+"""What tells a transformers architecture from another; no tensor's shape shows the number of heads."""
+
+ARCHITECTURE = (
+    "heads",
+    "head_width",
+    "timm_model_name",
+    "timm_pool",
+    "no_causal_mask",
+    "pool_type",
+    "act_kwargs",
+    "norm_kwargs",
+)
+"""The same of an open_clip architecture: what `open_clip_config.json` must agree in."""
 
 
 @dataclass
 class Original:
     """A PyTorch model as its library builds it, in fp32, and where its weights came from.
 
-    `folder`: the transformers folder with its tokenizer and processor, None for open_clip and for random weights.
+    `folder`: where the checkpoint's tokenizer and processor lie, None for random weights.
     `preprocess`: open_clip's preprocessing configuration, empty for transformers.
     """
 
@@ -45,13 +71,22 @@ class Original:
 def load_original(spec: ModelSpec, weights: str, seed: int = 0, revision: str | None = None) -> Original:
     """The model of `spec` with `weights`: `hub`, `random`, or the path of a checkpoint.
 
-    For a demo model `hub` is its committed folder. Raises UsageFault where the weights are out of reach, or where a
-    tensor is missing, unexpected, or of another shape than the architecture has.
+    For a demo model `hub` is its committed folder. Raises UsageFault where the weights are out of reach, where a
+    tensor is missing, unexpected, or of another shape than the architecture has, and where what lies beside them says
+    that they are of another architecture.
     """
     loader = _load_open_clip if spec.library == "open_clip" else _load_transformers
     original = loader(spec, weights, seed, revision)
     original.model.eval().requires_grad_(False)
     return original
+
+
+def sees_padding(original: Original) -> bool:
+    """Whether padding changes a text's embedding: it does unless the tower is causal and pools at the text's end."""
+    model: Any = original.model
+    if original.spec.library == "open_clip":
+        return getattr(getattr(model, "text", model), "attn_mask", None) is None
+    return model.config.model_type != "clip"
 
 
 def embed_images(original: Original, pixels: torch.Tensor) -> torch.Tensor:
@@ -110,12 +145,15 @@ def _load_transformers(spec: ModelSpec, weights: str, seed: int, revision: str |
         source = Weights("path", str(folder), None, "")
     if not (folder / "config.json").is_file():
         raise UsageFault(f"{folder}: no config.json, so not a transformers checkpoint of {spec.key}")
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageFault(f"{folder / 'config.json'}: {_line(error)}") from error
     _check_config(spec, config, folder)
     model, info = _from_pretrained(AutoModel, folder)
     # Older versions of the library saved the numbers 0, 1, 2, ... as a tensor.
     unexpected = [name for name in info["unexpected_keys"] if not name.endswith(".position_ids")]
-    _check_names(str(folder), info["missing_keys"], unexpected)
+    check_names(str(folder), info["missing_keys"], unexpected)
     return Original(spec, model, _hashed(source, model), folder)
 
 
@@ -128,7 +166,7 @@ def _from_pretrained(auto: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
             output_loading_info=True,
             local_files_only=True,
         )
-    except (RuntimeError, OSError, ValueError) as error:  # a shape that differs is a RuntimeError
+    except (RuntimeError, OSError, ValueError, SafetensorError) as error:  # a shape that differs is a RuntimeError
         raise UsageFault(f"{folder}: {error}") from error
 
 
@@ -141,6 +179,14 @@ def _check_config(spec: ModelSpec, config: Any, folder: Path) -> None:
             f"{folder}: {found[0]} px and {found[1]} tokens found, "
             f"{spec.image_size} px and {spec.context_length} tokens expected of {spec.key}"
         )
+    for part in ("vision_config", "text_config"):
+        known = spec.config.get(part, {})
+        for name in (name for name in SIZES if name in known):
+            if getattr(getattr(config, part), name) != known[name]:
+                raise UsageFault(
+                    f"{folder / 'config.json'}: {part}.{name} {getattr(getattr(config, part), name)} found, "
+                    f"{known[name]} expected of {spec.key}"
+                )
 
 
 def _load_open_clip(spec: ModelSpec, weights: str, seed: int, revision: str | None) -> Original:
@@ -156,27 +202,39 @@ def _load_open_clip(spec: ModelSpec, weights: str, seed: int, revision: str | No
         _check_gelu(f"{spec.name} with weights {spec.tag!r}", quick, bool(tag.get("quick_gelu", False)))
     file: Path | None = None
     source = None
+    pixels = tag
     if weights == "hub":
         repo = str(tag.get("hf_hub", "")).strip("/")
         if not repo:
             raise UsageFault(f"open_clip knows no hub repository of {spec.name} {spec.tag!r}; use --weights PATH")
-        folder, commit = hub.snapshot(repo, OPEN_CLIP_FILES, revision)
+        folder, commit = hub.snapshot(repo, [*OPEN_CLIP_FILES, OPEN_CLIP_CONFIG], revision)
         file, source = hub.only(folder, repo, OPEN_CLIP_FILES), Weights("hub", repo, commit, "")
+        _beside(file, config)
     elif weights != "random":
-        file = Path(weights).expanduser().resolve()
-        if not file.is_file():
-            raise UsageFault(f"{file}: no such checkpoint; an open_clip .safetensors, .bin or .pt file is expected")
+        file = _checkpoint(Path(weights).expanduser().resolve())
         source = Weights("path", str(file), None, "")
-        _check_sibling(file, quick)
+        pixels = {**tag, **_beside(file, config)}
     with torch.random.fork_rng(devices=[]), _without("No pretrained weights loaded"):
         torch.manual_seed(seed)
         model = open_clip.create_model(spec.name, pretrained=None, precision="fp32", device="cpu")
     if file is None or source is None:
         provenance = _random(seed, model)
     else:
-        _fill(model, file)
+        fill(model, file)
         provenance = _hashed(source, model)
-    return Original(spec, model, provenance, preprocess={**open_clip.get_model_preprocess_cfg(model), **_pixels(tag)})
+    preprocess = {**open_clip.get_model_preprocess_cfg(model), **_pixels(pixels)}
+    return Original(spec, model, provenance, file.parent if file else None, preprocess)
+
+
+def _checkpoint(path: Path) -> Path:
+    """The checkpoint at `path`, which is the file itself or a folder with one of open_clip's names in it."""
+    for file in [path, *(path / name for name in OPEN_CLIP_FILES)]:
+        if file.is_file():
+            return file
+    raise UsageFault(
+        f"{path}: no such checkpoint; an open_clip .safetensors, .bin or .pt file, "
+        f"or a folder with {' or '.join(OPEN_CLIP_FILES)}, is expected"
+    )
 
 
 @contextmanager
@@ -194,8 +252,8 @@ def _without(start: str) -> Iterator[None]:
         root.removeFilter(other)
 
 
-def _pixels(tag: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tag[k] for k in ("mean", "std", "interpolation", "resize_mode") if tag.get(k) is not None}
+def _pixels(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: known[k] for k in ("mean", "std", "interpolation", "resize_mode") if known.get(k) is not None}
 
 
 def _check_gelu(what: str, found: bool, expected: bool) -> None:
@@ -206,45 +264,23 @@ def _check_gelu(what: str, found: bool, expected: bool) -> None:
         )
 
 
-def _check_sibling(file: Path, quick: bool) -> None:
-    """The open_clip configuration beside a checkpoint, where there is one, says what activation it has."""
-    config = file.with_name("open_clip_config.json")
-    if config.is_file():
-        trained = json.loads(config.read_text(encoding="utf-8")).get("model_cfg", {}).get("quick_gelu", False)
-        _check_gelu(str(config), quick, bool(trained))
+def _beside(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The `preprocess_cfg` of the configuration beside a checkpoint, empty where there is none.
 
-
-def _fill(model: torch.nn.Module, file: Path) -> None:
-    """Put the tensors of `file` into `model`, none missing, none left over, none resized."""
-    from open_clip.convert import convert_state_dict
-    from open_clip.factory import load_state_dict
-    from open_clip.model import convert_to_custom_text_state_dict
-
-    try:
-        tensors = load_state_dict(str(file), device="cpu", weights_only=True)
-    except (RuntimeError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise UsageFault(f"{file}: can't be read as plain tensors ({str(error).splitlines()[0]})") from error
-    tensors = convert_state_dict(model, tensors)
-    if "positional_embedding" in tensors and not hasattr(model, "positional_embedding"):
-        tensors = convert_to_custom_text_state_dict(tensors)
-    expected = model.state_dict()
-    for name in ("logit_scale", "logit_bias"):  # a scalar in some checkpoints, one element in others
-        if name in tensors and name in expected and tensors[name].numel() == expected[name].numel():
-            tensors[name] = tensors[name].reshape(expected[name].shape)
-    _check_names(str(file), expected.keys() - tensors.keys(), tensors.keys() - expected.keys())
-    for name, tensor in expected.items():
-        if tensor.shape != tensors[name].shape:
-            raise UsageFault(
-                f"{file}: tensor {name} has shape {tuple(tensors[name].shape)}, {tuple(tensor.shape)} expected"
-            )
-    model.load_state_dict(tensors, strict=True)
-
-
-def _check_names(where: str, missing: Any, unexpected: Any) -> None:
-    for label, names in (("missing", missing), ("unexpected", unexpected)):
-        if names:
-            first = ", ".join(sorted(names)[:3])
-            raise UsageFault(f"{where}: {len(names)} {label} tensors: {first}{', ...' if len(names) > 3 else ''}")
+    Raises UsageFault where its architecture is another one than `config` in what no tensor's shape shows.
+    """
+    path = file.with_name(OPEN_CLIP_CONFIG)
+    if not path.is_file():
+        return {}
+    written = read_json(path)
+    trained = written.get("model_cfg", {})
+    _check_gelu(str(path), bool(config.get("quick_gelu", False)), bool(trained.get("quick_gelu", False)))
+    for part in ("vision_cfg", "text_cfg"):
+        for name, expected in config[part].items():
+            found = trained.get(part, {}).get(name, expected)
+            if name in ARCHITECTURE and found != expected:
+                raise UsageFault(f"{path}: {part}.{name} {found!r} found, {expected!r} expected of the architecture")
+    return written.get("preprocess_cfg", {})
 
 
 def _random(seed: int, model: torch.nn.Module) -> Weights:
@@ -253,3 +289,7 @@ def _random(seed: int, model: torch.nn.Module) -> Weights:
 
 def _hashed(weights: Weights, model: torch.nn.Module) -> Weights:
     return Weights(weights.source, weights.name, weights.revision, weights_sha256(model.state_dict()))
+
+
+def _line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

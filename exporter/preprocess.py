@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +45,7 @@ def write_preprocessor_config(spec: ImageSpec, path: Path) -> None:
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def prove_pixels(images: OriginalImages, spec: ImageSpec, probes: Sequence[Image]) -> float:
+def prove_pixels(images: OriginalImages, spec: ImageSpec, probes: Iterable[Image]) -> float:
     """Largest difference between the runtime's pixels and the original's over `probes`, which is 0.
 
     Raises RunFault where it is not: the image is named by its size and mode.
@@ -63,18 +63,31 @@ def prove_pixels(images: OriginalImages, spec: ImageSpec, probes: Sequence[Image
 def _from_open_clip(images: OriginalImages) -> ImageSpec:
     config = images.config
     height, width = (config.size, config.size) if isinstance(config.size, int) else config.size
-    if height != width or config.resize_mode not in ("shortest", "squash") or config.interpolation == "random":
-        raise UsageFault(f"{images.reference}: unknown preprocessing {config}")
+    # In training it is drawn, in evaluation open_clip takes this one.
+    name = "bicubic" if config.interpolation == "random" else config.interpolation
+    interpolation = next((known for known in RESAMPLE.values() if known == name), None)
+    if height != width or config.resize_mode not in ("shortest", "squash"):
+        raise UsageFault(
+            f"{images.reference}: size {height} x {width}, resize mode {config.resize_mode!r} found, "
+            "a square, 'shortest' or 'squash' expected"
+        )
+    if interpolation is None:
+        raise UsageFault(f"{images.reference}: interpolation {name!r} found, bicubic or bilinear expected")
+    mean, std = ([float(x) for x in _triple(values)] for values in (config.mean, config.std))
     return ImageSpec(
         size=int(height),
         resize=config.resize_mode,
-        interpolation=config.interpolation,
+        interpolation=interpolation,
         convert="after",
-        mean=[float(x) for x in config.mean],
-        std=[float(x) for x in config.std],
+        mean=mean,
+        std=std,
         arithmetic="open_clip",
         reference=images.reference,
     )
+
+
+def _triple(values: float | Sequence[float]) -> Sequence[float]:
+    return values if isinstance(values, Sequence) else [values] * 3
 
 
 def _from_transformers(images: OriginalImages) -> ImageSpec:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import string
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import Unigram
 
-from exporter.clip_bpe import SPACES
+from exporter.canonical import SPACES, without_punctuation
 from lgip_ort.errors import UsageFault
 
 UNIGRAM = 1
@@ -20,12 +18,13 @@ META = "▁"
 """The mark that sentencepiece writes for a space."""
 
 
-def canonical() -> list[Any]:
-    """SigLIP's canonicalisation: lower case, no ASCII punctuation, single spaces."""
+def canonical(lower: bool = True) -> list[Any]:
+    """SigLIP's canonicalisation: lower case (letter by letter, so that every sigma is σ), no punctuation, one space."""
+    case = [normalizers.Lowercase()] if lower else []
     return [
-        normalizers.Lowercase(),
+        *case,
         normalizers.Replace(META, " "),
-        normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
+        *without_punctuation(),
         normalizers.Replace(Regex(SPACES), " "),
     ]
 
@@ -33,22 +32,20 @@ def canonical() -> list[Any]:
 def siglip_pieces(original: Any) -> Tokenizer:
     """A Tokenizer with the pieces, scores, normalisation and canonicalisation of `original`, a SiglipTokenizer.
 
-    Raises UsageFault where its model is not a unigram model, or where it does not lower-case.
+    Raises UsageFault where its model is not a unigram model.
     """
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString(Path(original.vocab_file).read_bytes())
-    if model.trainer_spec.model_type != UNIGRAM or not original.do_lower_case:
-        kind = model.trainer_spec.model_type
+    if model.trainer_spec.model_type != UNIGRAM:
         raise UsageFault(
-            f"{original.vocab_file}: model type {kind}, lower case {original.do_lower_case} found, "
-            f"{UNIGRAM}, True expected"
+            f"{original.vocab_file}: model type {model.trainer_spec.model_type} found, {UNIGRAM} (unigram) expected"
         )
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     unknown = model.trainer_spec.unk_id
     tokenizer = Tokenizer(Unigram(pieces, unk_id=unknown, byte_fallback=model.trainer_spec.byte_fallback))
     charsmap = model.normalizer_spec.precompiled_charsmap
-    steps = [*canonical(), *([normalizers.Precompiled(charsmap)] if charsmap else [])]
+    steps = [*canonical(original.do_lower_case), *([normalizers.Precompiled(charsmap)] if charsmap else [])]
     # Normalisation makes new spaces, of an ideographic one for instance, which sentencepiece collapses after it.
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
     tokenizer.normalizer = normalizers.Sequence(steps)

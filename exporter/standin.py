@@ -8,33 +8,34 @@ from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from exporter.clip_bpe import WORDS
-from exporter.load import Original
 from exporter.sentencepieces import canonical
 from lgip_ort.errors import UsageFault
+from models.zoo import ModelSpec
 
 ENTRIES = 32_000
 """Size of the vocabulary: SigLIP's, and less than SigLIP2's."""
 
 
-def stand_in_tokenizer(original: Original) -> Any:
+def stand_in_tokenizer(spec: ModelSpec, vocabulary: int, pad_id: int) -> Any:
     """A PreTrainedTokenizerFast for a SigLIP architecture, made of open_clip's merges.
 
-    Special ids and context length are the model's own. Raises UsageFault for another architecture.
+    `vocabulary`: how many token embeddings the model has. `pad_id`: 1, the end-of-text token, as SigLIP pads, or 0, a
+    token of its own, as SigLIP2 does. Raises UsageFault for another architecture.
     """
     from transformers import PreTrainedTokenizerFast
 
-    config: Any = original.model.config
-    if config.model_type != "siglip" or config.text_config.vocab_size < ENTRIES:
-        raise UsageFault(f"{original.spec.key}: no stand-in tokenizer for random weights of {config.model_type!r}")
-    # SigLIP pads with its end-of-text token, 1; SigLIP2 has Gemma's tokenizer, with a padding token of its own, 0.
-    special = ["<pad>", "<eos>", "<bos>", "<unk>"] if config.text_config.pad_token_id == 0 else ["<unk>", "</s>"]
-    pad, end = special[config.text_config.pad_token_id], special[1]
+    if vocabulary < ENTRIES or pad_id not in (0, 1):
+        raise UsageFault(
+            f"{spec.key}: no stand-in tokenizer for random weights with {vocabulary:,} tokens, padded with {pad_id}"
+        )
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"] if pad_id == 0 else ["<unk>", "</s>"]
+    pad, end = special[pad_id], special[1]
     return PreTrainedTokenizerFast(
         tokenizer_object=_build(special, end),
         pad_token=pad,
         eos_token=end,
         unk_token="<unk>",
-        model_max_length=original.spec.context_length,
+        model_max_length=spec.context_length,
         padding_side="right",
     )
 

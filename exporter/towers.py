@@ -32,8 +32,7 @@ class VisionTower(nn.Module):
         self.encoder = encoder
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        dtype = next(self.encoder.parameters()).dtype
-        return _unit(self.encoder(pixel_values.to(dtype)))
+        return _unit(self.encoder(pixel_values))
 
 
 class TextTower(nn.Module):
@@ -74,8 +73,10 @@ def towers_of(original: Original) -> Pair:
         source = model.text if hasattr(model, "text") else model
         _write_attention_plainly(model)
         vision = VisionTower(model.visual)
-        text = TextTower(_OpenClipText(source, original.spec.key), source.context_length, any_length=True)
-        dim = source.text_projection.shape[-1]
+        encoder = _open_clip_text(source, original.spec.key)
+        text = TextTower(encoder, source.context_length, any_length=isinstance(encoder, _CausalText))
+        projection = source.text_projection
+        dim = projection.out_features if isinstance(projection, nn.Linear) else projection.shape[-1]
     else:
         config = model.config
         causal = config.model_type == "clip"
@@ -99,15 +100,27 @@ class _Pooled(nn.Module):
         return self.projection(self.tower(inputs).pooler_output)
 
 
-class _OpenClipText(nn.Module):
+def _open_clip_text(source: Any, key: str) -> nn.Module:
+    """open_clip's text tower as a module of its own. Raises UsageFault where it is of no known kind."""
+    pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
+    projected = isinstance(getattr(source, "text_projection", None), (nn.Linear, nn.Parameter))
+    plain = projected and getattr(source, "cls_emb", None) is None and not getattr(source, "use_pad_mask", False)
+    causal = getattr(source, "attn_mask", None) is not None
+    if plain and causal and pool == "argmax" and isinstance(source.text_projection, nn.Parameter):
+        return _CausalText(source)
+    if plain and not causal and pool == "last":
+        return _WholeText(source)
+    raise UsageFault(
+        f"{key}: {'causal' if causal else 'not causal'} text tower {type(source).__name__} pooled by {pool!r} found, "
+        "a causal one pooled by 'argmax', or one that is not and pooled by 'last', expected"
+    )
+
+
+class _CausalText(nn.Module):
     """open_clip's causal text tower at the length of its input: positions and a finite mask are sliced."""
 
-    def __init__(self, source: Any, key: str) -> None:
+    def __init__(self, source: Any) -> None:
         super().__init__()
-        pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
-        exact = source.attn_mask is not None and getattr(source, "cls_emb", None) is None
-        if pool != "argmax" or not exact or not isinstance(source.text_projection, nn.Parameter):
-            raise UsageFault(f"{key}: text tower with pooling {pool!r} found, a causal one pooled by 'argmax' expected")
         self.token_embedding = source.token_embedding
         self.positional_embedding = source.positional_embedding
         self.transformer = source.transformer
@@ -124,6 +137,25 @@ class _OpenClipText(nn.Module):
         # 49406 from 49407.
         end = input_ids.to(torch.int32).argmax(dim=-1)
         return x[torch.arange(x.shape[0], device=x.device), end] @ self.text_projection
+
+
+class _WholeText(nn.Module):
+    """open_clip's SigLIP text tower: every token sees every other, padding included; the last one is the text."""
+
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        self.token_embedding = source.token_embedding
+        self.positional_embedding = source.positional_embedding
+        self.transformer = source.transformer
+        self.ln_final = source.ln_final
+        self.text_projection = source.text_projection
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.token_embedding(input_ids) + self.positional_embedding[: input_ids.shape[1]]
+        x = self.ln_final(self.transformer(x))[:, -1]
+        if isinstance(self.text_projection, nn.Linear):
+            return self.text_projection(x)
+        return x @ self.text_projection
 
 
 class _SelfAttention(nn.Module):

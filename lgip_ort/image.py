@@ -21,6 +21,12 @@ MAX_PIXELS = 89_478_485
 MAX_ASPECT = 200
 """Longest side over shortest of an image that is decoded: resizing by the shortest makes the other this much longer."""
 
+DEEP = ("I", "F")
+"""Greyscale modes of more than 8 bits begin so. Pillow's conversion to RGB cuts them off at 255, which leaves white."""
+
+DRAWINGS = ("EPS", "WMF")
+"""Formats that are programs: another program, if it is there, would have to be run to get pixels."""
+
 INTERPOLATION = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -37,8 +43,9 @@ def read_image(path: Path) -> Image.Image:
 
     The path may lead into a zip archive: `val2017.zip/val2017/000000000139.jpg`.
 
-    Raises ImageFault with the reason where the file is no image, is cut short, has more than MAX_PIXELS pixels, or has
-    one side more than MAX_ASPECT times the other; UsageFault where the archive it lies in is broken.
+    What becomes of every kind of file is written in docs/images.md. Raises ImageFault with the reason where the file is
+    no image, is cut short, has more than MAX_PIXELS pixels, has one side more than MAX_ASPECT times the other, or is of
+    a kind that the conversion to RGB would destroy; UsageFault where the archive it lies in is broken.
     """
     opened: Path | BytesIO = path
     try:
@@ -47,8 +54,12 @@ def read_image(path: Path) -> Image.Image:
             # Pillow warns about large images and about odd EXIF blocks; the bounds are the rule, EXIF is not used.
             warnings.simplefilter("ignore")
             with Image.open(opened) as file:
+                if file.format in DRAWINGS:
+                    raise ImageFault(f"{file.format}: a drawing, not an image of pixels")
                 _refuse_large(*file.size)
                 image = file.copy()  # holds no file open, as one with more frames would
+                if image.mode.startswith(DEEP):
+                    raise ImageFault(f"mode {image.mode}: greyscale of more than 8 bits, which RGB cuts off at 255")
     except (ImageFault, UsageFault):
         raise
     except Exception as error:  # decoders raise what they like at a damaged file, RuntimeError among it

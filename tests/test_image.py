@@ -5,7 +5,6 @@ import io
 import struct
 import warnings
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +13,7 @@ from PIL import Image, features
 from lgip_ort.bundle import ImageSpec
 from lgip_ort.image import ImageFault, preprocess, read_image
 
-CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 HALF = [0.5, 0.5, 0.5]
-REFUSED = {
-    "broken.png",
-    "broken_data_stream.png",
-    "corrupt-header.jpg",
-    "decompression_bomb.gif",
-    "png_decompression_dos.png",
-    "truncated.png",
-    "truncated_jpeg.jpg",
-}
 
 
 def spec(**changes):
@@ -52,11 +41,6 @@ def noise(width, height, mode="RGB"):
     return image
 
 
-def odd_images(shared: Path) -> list[Path]:
-    folder = shared / "weird_images"
-    return sorted(path for path in folder.rglob("*") if path.suffix in (".gif", ".jpg", ".png", ".tiff", ".webp"))
-
-
 def png(width, height):
     """The file of a black and white picture whose pixels are not there: only its size can be read."""
 
@@ -67,7 +51,7 @@ def png(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "I;16"])
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA"])
 def test_mode_is_kept(tmp_path, mode):
     noise(7, 5, mode).save(tmp_path / "x.png")
     image = read_image(tmp_path / "x.png")
@@ -132,21 +116,6 @@ def test_first_frame_and_no_open_file(tmp_path, kind):
         gc.collect()
     assert red > 200 > 50 > blue
     assert told == []
-
-
-def test_odd_files(shared):
-    readable, refused = set(), set()
-    for path in odd_images(shared):
-        try:
-            pixels = preprocess([read_image(path)], spec())
-            assert np.isfinite(pixels).all(), path
-            readable.add(path.name)
-        except ImageFault as fault:
-            assert str(fault), path
-            assert str(path.parent) not in str(fault)
-            refused.add(path.name)
-    assert refused == REFUSED
-    assert len(readable) == 19
 
 
 @pytest.mark.parametrize(
@@ -217,76 +186,3 @@ def test_palette_with_alpha_needs_no_warning(tmp_path):
     read = read_image(tmp_path / "x.png")
     assert read.mode == "P"
     assert (np.asarray(read.convert("RGB")) == np.asarray(image.convert("RGB"))).all()
-
-
-def open_clip_pixels(size, resize, interpolation):
-    open_clip = pytest.importorskip("open_clip", reason="open_clip, whose preprocessing is repeated, is not installed")
-    return open_clip.image_transform(
-        size, is_train=False, mean=CLIP_MEAN, std=CLIP_STD, resize_mode=resize, interpolation=interpolation
-    )
-
-
-def transformers_pixels(name, **settings):
-    transformers = pytest.importorskip(
-        "transformers", reason="transformers, whose preprocessing is repeated, is missing"
-    )
-    pytest.importorskip("torch", reason="transformers' image processors need torch")
-    processor = getattr(transformers, name)(resample=3, do_convert_rgb=True, **settings)
-    return lambda image: processor(image, return_tensors="np")["pixel_values"][0]
-
-
-def clip_processor():
-    return transformers_pixels(
-        "CLIPImageProcessor",
-        size={"shortest_edge": 224},
-        crop_size={"height": 224, "width": 224},
-        image_mean=CLIP_MEAN,
-        image_std=CLIP_STD,
-    )
-
-
-def siglip_processor():
-    return transformers_pixels(
-        "SiglipImageProcessor", size={"height": 224, "width": 224}, image_mean=HALF, image_std=HALF
-    )
-
-
-OPEN_CLIP = {"size": 224, "convert": "after", "arithmetic": "open_clip", "mean": CLIP_MEAN, "std": CLIP_STD}
-
-
-@pytest.mark.parametrize(
-    ("original", "given"),
-    [
-        (lambda: open_clip_pixels(224, "shortest", "bicubic"), OPEN_CLIP | {"resize": "shortest"}),
-        (lambda: open_clip_pixels(224, "squash", "bicubic"), OPEN_CLIP),
-        (
-            lambda: open_clip_pixels(224, "shortest", "bilinear"),
-            OPEN_CLIP | {"resize": "shortest", "interpolation": "bilinear"},
-        ),
-        (clip_processor, {"size": 224, "resize": "shortest", "mean": CLIP_MEAN, "std": CLIP_STD}),
-        (siglip_processor, {"size": 224}),
-    ],
-    ids=["open_clip shortest", "open_clip squash", "open_clip bilinear", "CLIPImageProcessor", "SiglipImageProcessor"],
-)
-@pytest.mark.parametrize("source", ["sizes", "modes", "odd files"])
-def test_bit_for_bit_the_original(request, original, given, source):
-    original = original()
-    if source == "sizes":
-        sizes = [(640, 480), (480, 640), (333, 500), (500, 333), (225, 224), (227, 640), (64, 64), (3, 401)]
-        images = [noise(*size) for size in sizes]
-    elif source == "modes":
-        images = [noise(333, 500, mode) for mode in ("1", "L", "P", "RGBA", "LA", "CMYK", "I;16", "YCbCr")]
-    else:
-        paths = odd_images(request.getfixturevalue("shared"))
-        images = [read_image(path) for path in paths if path.name not in REFUSED]
-    compared = 0
-    for image in images:
-        try:
-            expected = np.asarray(original(image))
-        except ValueError:
-            assert image.size == (1, 1)  # transformers takes its three channels for three rows
-            continue
-        found = preprocess([image], spec(**given))[0]
-        assert np.array_equal(found, expected), (image.mode, image.size, np.abs(found - expected).max())
-        compared += 1
-    assert compared >= 8
