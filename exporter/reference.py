@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 
 from exporter.inputs import original_images, original_text
-from exporter.load import Original, embed_ids, embed_images, load_original
+from exporter.load import Original, embed_ids, embed_images, load_original, sees_padding
 from lgip_ort.bundle import MANIFEST, Bundle, Weights
 from lgip_ort.engine import Embeddings, EngineStamp
 from lgip_ort.errors import UsageFault, did_you_mean
+from lgip_ort.padding import choose_padding
 from models import zoo
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -24,12 +25,14 @@ DEVICES = ("auto", "cpu", "cuda")
 class TorchEngine:
     """The model that a bundle was exported from, in fp32, one forward pass a batch, nothing of ours in between.
 
-    Raises UsageFault for a device that is unknown or not there.
+    `padding`: the arm. Raises UsageFault for an unknown arm, and for a device that is unknown or not there.
     """
 
     name = "torch"
 
-    def __init__(self, original: Original, batch_size: int = 64, device: str = "auto") -> None:
+    def __init__(
+        self, original: Original, batch_size: int = 64, device: str = "auto", padding: str = "trained"
+    ) -> None:
         self.batch_size = batch_size
         self._device = _device(device)
         self._original = original
@@ -37,6 +40,7 @@ class TorchEngine:
         self._text = original_text(original)
         self._images = original_images(original)
         self._context = original.spec.context_length
+        self._sees_padding = sees_padding(original)
         probe = self._text.encode(["a"])
         self.dim = int(embed_ids(original, torch.from_numpy(probe).to(self._device)).shape[1])
         self.stamp = EngineStamp(
@@ -46,12 +50,14 @@ class TorchEngine:
             artifact=original.weights.sha256,
             provider={"asked": device, "active": self._device, "options": {}},
             precision={"asked": "fp32", "executed": "fp32"},
-            padding="trained",
+            padding=choose_padding(padding),
             versions=_versions(original),
         )
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, batch_size: int = 64, device: str = "auto") -> TorchEngine:
+    def from_bundle(
+        cls, bundle: Bundle, batch_size: int = 64, device: str = "auto", padding: str = "trained"
+    ) -> TorchEngine:
         """The original of `bundle`, loaded again from where its manifest says that its weights came from.
 
         Raises UsageFault where the weights are out of reach, or are not those that the bundle was exported from.
@@ -64,7 +70,7 @@ class TorchEngine:
                 f"{bundle.folder / MANIFEST}: exported from weights {weights.sha256[:12]}, but {weights.source} "
                 f"{weights.name} gives {original.weights.sha256[:12]}; export again"
             )
-        return cls(original, batch_size, device)
+        return cls(original, batch_size, device, padding)
 
     def encode_images(self, images: Sequence[Image]) -> Embeddings:
         """Decoded images, in any colour mode -> float32 (n, dim), L2-normalised."""
@@ -78,13 +84,18 @@ class TorchEngine:
     def encode_texts(self, texts: Sequence[str], pad_to: int | None = None) -> Embeddings:
         """Texts -> float32 (n, dim), L2-normalised.
 
-        `pad_to` None is the length that the library pads to. open_clip's models take no other length and need none:
-        what follows the end of the text changes nothing. Raises ValueError where a text is longer than `pad_to`.
+        `pad_to` None is the length that the library pads to. open_clip's causal models take no other length and need
+        none: what follows the end of the text changes nothing. Raises ValueError where a text is longer than `pad_to`,
+        and for another length than the trained one where the arm is `trained` and the length matters.
         """
+        if self.stamp.padding == "trained" and self._sees_padding and pad_to not in (None, self._context):
+            raise ValueError(
+                f"padded length {pad_to} found, {self._context} expected where texts are padded as trained"
+            )
 
         def embed(rows: slice) -> torch.Tensor:
             ids = self._text.encode(texts[rows])
-            if pad_to is not None and self._original.spec.library == "transformers":
+            if pad_to is not None and (self._sees_padding or self._original.spec.library == "transformers"):
                 ids = self._cut(ids, pad_to)
             return embed_ids(self._original, torch.from_numpy(ids).to(self._device))
 
@@ -99,15 +110,17 @@ class TorchEngine:
 
     def _cut(self, ids: NDArray[np.int64], pad_to: int) -> NDArray[np.int64]:
         """Padding is at the end, so a shorter padded length is a cut."""
-        cut, pad = ids[:, :pad_to], self._text.tokenizer.pad_token_id
-        lost = (ids[:, pad_to:] != pad).any(axis=1) | (cut != self._text.tokenizer.eos_token_id).all(axis=1)
+        cut = ids[:, :pad_to]
+        lost = (ids[:, pad_to:] != self._text.pad_id).any(axis=1) | (cut != self._text.eot_id).all(axis=1)
         if lost.any():
             raise ValueError(f"a text does not fit the padded length {pad_to}")
         return np.ascontiguousarray(cut)
 
 
 def _source(weights: Weights) -> tuple[str, int]:
-    """What `load_original` is asked for, and the seed of random weights."""
+    """What `load_original` is asked for, and the seed of random weights. Raises UsageFault where nothing is known."""
+    if weights.source == "unknown":
+        raise UsageFault(f"{weights.name}, without its weights: there is no PyTorch original to run")
     if weights.source == "random":
         return "random", int(weights.name.removeprefix("seed "))
     return (weights.name if weights.source == "path" else "hub"), 0

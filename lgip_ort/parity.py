@@ -24,7 +24,8 @@ from lgip_ort.strength import with_bands
 Verdict = Literal["equal", "drifted", "inconclusive"]
 
 # What has to be the same in two stamps before a difference can be blamed on the engine.
-SAME = ("model", "weights sha256", "padding", "suite", "seed", "table", "dataset hash")
+SAME = ("model", "weights sha256", "suite", "seed", "table", "dataset hash")
+SAME_ARM = ("padding", "lengths")
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Comparison:
             "verdict": self.verdict,
             "model": self.candidate.stamp["model"],
             "weights": self.candidate.weights,
+            "padding": {
+                "reference": self.reference.stamp["padding"],
+                "candidate": self.candidate.stamp["padding"],
+            },
             "rows": [asdict(row) for row in self.rows],
             "left_out": self.left_out,
             "sign_changes": {
@@ -84,16 +89,20 @@ class Comparison:
         }
 
 
-def compare(reference: Run, candidate: Run) -> Comparison:
+def compare(reference: Run, candidate: Run, across_arms: bool = False) -> Comparison:
     """Put `candidate` beside `reference`.
 
-    Raises UsageFault where the runs are not over the same pairs of the same model, naming the field that differs.
+    `across_arms`: whether their texts may be padded in two ways. Raises UsageFault where the runs are not over the same
+    pairs of the same model, or not in the same arm, naming the field that differs.
     """
-    for name in SAME:
+    for name in SAME if across_arms else SAME + SAME_ARM:
         field, _, part = name.partition(" ")
-        a, b = (s[field][part] if part else s[field] for s in (reference.stamp, candidate.stamp))
+        a, b = (s[field][part] if part else s.get(field) for s in (reference.stamp, candidate.stamp))
         if a != b:
-            raise UsageFault(f"the runs can't be compared: {name} is {a!r} in the reference and {b!r} in the candidate")
+            remedy = "; --across-arms compares them" if name == "padding" else ""
+            raise UsageFault(
+                f"the runs can't be compared: {name} is {a!r} in the reference and {b!r} in the candidate{remedy}"
+            )
     both = _join(reference, candidate)
     margins = read_margins()
     both = with_bands(both)  # by the reference's embeddings, where a band depends on them

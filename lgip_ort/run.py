@@ -1,7 +1,7 @@
 """A run: an engine over a table, kept in a folder with its stamp, shard by shard.
 
 run.json            the stamp: what went in, what ran it, how it ended
-table.parquet       the pairs
+table.parquet       the pairs, with the lengths that their texts were padded to
 images.parquet      the images: image_id, path, split
 scores/*.parquet    a file a shard, named by what went in: a run that was cut short goes on where it was
 embeddings/*.parquet  a fixed sample of vectors, to compare runs by cosine
@@ -31,6 +31,7 @@ from lgip_ort.atomic import replacing, write_json
 from lgip_ort.dataset import Dataset
 from lgip_ort.engine import Engine
 from lgip_ort.errors import RunFault, UsageFault
+from lgip_ort.padding import Padding, lengths_of
 from lgip_ort.score import SCORES, SKIPPED, Progress, ShardScores, score_shard
 from lgip_ort.table import count_kinds, table_sha256
 
@@ -41,7 +42,10 @@ STAMP = "run.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be scored: the same for every engine, so that runs can be compared."""
+    """What is to be scored: the same for every engine, so that runs can be compared.
+
+    `padding`: the arm; the lengths that it sets are in the table (`padding.with_lengths`).
+    """
 
     dataset: Dataset
     table: pl.DataFrame
@@ -49,6 +53,7 @@ class Plan:
     seed: int
     batch_size: int
     max_skipped: int = 0
+    padding: Padding = "trained"
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,8 @@ class Run:
         return read_frame(self.folder / "skipped.parquet")
 
     def embeddings(self) -> pl.DataFrame:
-        """The sampled vectors: tower, key, vector."""
-        return _read_all(self.folder / "embeddings")
+        """The sampled vectors: tower, key, vector. A text of several shards was encoded in each: the first counts."""
+        return _read_all(self.folder / "embeddings").unique(["tower", "key"], keep="first", maintain_order=True)
 
 
 def open_run(folder: Path) -> Run:
@@ -122,8 +127,11 @@ def execute(
     and nothing written; where it was cut short, its finished shards are kept; `overwrite` starts anew. `load` is how
     many seconds the engine took to load.
 
-    Raises RunFault where a score is not finite. More than `max_skipped` unreadable images make a run that has failed.
+    Raises RunFault where a score is not finite, ValueError where the engine is of another padding arm than the plan.
+    More than `max_skipped` unreadable images make a run that has failed.
     """
+    if engine.stamp.padding != plan.padding:
+        raise ValueError(f"padding {engine.stamp.padding!r} found in the engine, {plan.padding!r} in the plan")
     began = time.perf_counter()
     inputs = _inputs(engine, plan)
     name = f"{plan.dataset.name}-{plan.suite}-{_hash8(inputs)}"
@@ -230,6 +238,7 @@ def _inputs(engine: Engine, plan: Plan) -> dict[str, Any]:
         "lgip_ort": __version__,
         "dataset": plan.dataset.sha256(),
         "table": table_sha256(plan.table),
+        "lengths": lengths_of(plan.table),
         "suite": plan.suite,
         "seed": plan.seed,
         "batch_size": plan.batch_size,
@@ -241,9 +250,7 @@ def _record(engine: Engine, plan: Plan, inputs: dict[str, Any]) -> dict[str, Any
         "status": "started",
         "started": _now(),
         **dataclasses.asdict(engine.stamp),
-        "suite": plan.suite,
-        "seed": plan.seed,
-        "batch_size": plan.batch_size,
+        **{name: inputs[name] for name in ("lgip_ort", "table", "lengths", "suite", "seed", "batch_size")},
         "dataset": {
             "name": plan.dataset.name,
             "hash": inputs["dataset"],
@@ -253,8 +260,6 @@ def _record(engine: Engine, plan: Plan, inputs: dict[str, Any]) -> dict[str, Any
             "missing": len(plan.dataset.missing),
             "named": plan.dataset.named,
         },
-        "table": inputs["table"],
-        "lgip_ort": __version__,
         "git": _git_revision(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",

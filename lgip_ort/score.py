@@ -30,6 +30,15 @@ SKIPPED = pl.Schema({"image_id": pl.String, "path": pl.String, "reason": pl.Stri
 IMAGES_AT_ONCE = 64
 """Decoded images held in memory at a time."""
 
+TEXTS_AT_ONCE = 2048
+"""Texts that an engine gets in one call: enough to sort them by length within, few enough to show progress."""
+
+TEXT = (pl.col("text"), pl.col("text_length").alias("length"))
+PERTURBED = (pl.col("perturbed").alias("text"), pl.col("perturbed_length").alias("length"))
+"""Either text of a pair, as an embedding is keyed: by what it says and by the length it is padded to."""
+
+Rows = NDArray[np.uint32]
+
 Progress = Callable[[str, int], None]
 """Called with a stage (`images`, `texts`) and how many more of it are done."""
 
@@ -53,9 +62,9 @@ def score_shard(
 ) -> ShardScores:
     """Score the pairs of `table` that belong to `images` (image_id, path relative to `root`).
 
-    Every image and every distinct text is encoded once, identity pairs apart: their second text is encoded again among
-    other neighbours, so that their error is the engine's noise and not zero by construction. `sample` is the share of
-    embeddings that is kept. Products are taken in float32.
+    Every image and every distinct text is encoded once at each of its padded lengths, identity pairs apart: their
+    second text is encoded again among other neighbours, so that their error is the engine's noise and not zero by
+    construction. `sample` is the share of embeddings that is kept. Products are taken in float32.
 
     Raises RunFault where a score is not finite, naming image and texts.
     """
@@ -63,16 +72,14 @@ def score_shard(
     vectors, rows, skipped = _encode_images(engine, root, images, progress)
     images_done = time.perf_counter()
     table = table.filter(pl.col("image_id").is_in(list(rows)))
-    texts, position = _distinct(table)
+    texts, text_row, perturbed_row = _distinct(table)
     text_vectors = _encode_texts(engine, texts, progress)
 
     image = vectors[[rows[i] for i in table["image_id"]]]
-    first = text_vectors[[position[t] for t in table["text"]]]
-    second = text_vectors[[position[t] for t in table["perturbed"]]]
-    control = (table["kind"] == "identity").to_numpy()
-    if control.any():
-        again = table.filter(pl.Series(control))["perturbed"].to_list()
-        second[control] = engine.encode_texts(again[::-1])[::-1]
+    first, second = text_vectors[text_row], text_vectors[perturbed_row]
+    control = table["kind"] == "identity"
+    again = table.filter(control).select(PERTURBED).reverse()
+    second[control.to_numpy()] = _encode_texts(engine, again, lambda *_: None)[::-1]
     seconds = {"images": images_done - began, "texts": time.perf_counter() - images_done}
 
     scores = pl.DataFrame(
@@ -87,8 +94,8 @@ def score_shard(
     _refuse_not_finite(scores, table)
     kept = pl.concat(
         [
-            _sampled("vision", list(rows), vectors, sample),
-            _sampled("text", texts, text_vectors, sample),
+            _sampled("vision", [(image_id,) for image_id in rows], vectors, sample),
+            _sampled("text", _keys(texts), text_vectors, sample),
         ]
     )
     return ShardScores(scores, skipped, kept, seconds)
@@ -116,19 +123,30 @@ def _encode_images(
     return vectors, rows, pl.DataFrame(skipped, schema=SKIPPED, orient="row")
 
 
-def _distinct(table: pl.DataFrame) -> tuple[list[str], dict[str, int]]:
-    """The distinct texts of a table in order of appearance, and where each stands."""
-    texts = pl.concat([table["text"], table["perturbed"]]).unique(maintain_order=True).to_list()
-    return texts, {text: i for i, text in enumerate(texts)}
+def _distinct(table: pl.DataFrame) -> tuple[pl.DataFrame, Rows, Rows]:
+    """What is to be encoded (text, length), and for both texts of every pair its row there."""
+    both = pl.concat([table.select(TEXT), table.select(PERTURBED)])
+    distinct = both.unique(maintain_order=True)
+    found = both.join(
+        distinct.with_row_index("row"), on=["text", "length"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    rows = found["row"].to_numpy()
+    return distinct, rows[: len(table)], rows[len(table) :]
 
 
-def _encode_texts(engine: Engine, texts: list[str], progress: Progress) -> Embeddings:
-    step = 2048  # large enough to sort texts by length within, small enough to show progress
-    parts = [np.empty((0, engine.dim), np.float32)]
-    for start in range(0, len(texts), step):
-        parts.append(engine.encode_texts(texts[start : start + step]))
-        progress("texts", len(parts[-1]))
-    return np.concatenate(parts)
+def _encode_texts(engine: Engine, texts: pl.DataFrame, progress: Progress) -> Embeddings:
+    """float32 (n, dim) of n rows (text, length), in their order; those of one padded length go together."""
+    out = np.empty((len(texts), engine.dim), np.float32)
+    for same in texts.with_row_index("row").partition_by("length", maintain_order=True):
+        for part in same.iter_slices(TEXTS_AT_ONCE):
+            out[part["row"].to_numpy()] = engine.encode_texts(part["text"].to_list(), pad_to=part[0, "length"])
+            progress("texts", len(part))
+    return out
+
+
+def _keys(texts: pl.DataFrame) -> list[tuple[object, ...]]:
+    """What a text's vector is known by: the text, and its padded length where it has one."""
+    return [(text,) if length is None else (text, length) for text, length in texts.iter_rows()]
 
 
 def _dot(a: Embeddings, b: Embeddings) -> NDArray[np.float32]:
@@ -147,9 +165,9 @@ def _refuse_not_finite(scores: pl.DataFrame, table: pl.DataFrame) -> None:
         )
 
 
-def _sampled(tower: str, keys: list[str], vectors: Embeddings, share: float) -> pl.DataFrame:
+def _sampled(tower: str, keys: list[tuple[object, ...]], vectors: Embeddings, share: float) -> pl.DataFrame:
     """The rows whose hash falls into `share`: the same rows in every run, whatever the shards."""
-    hashes = [stable_hash(tower, key) for key in keys]
+    hashes = [stable_hash(tower, *key) for key in keys]
     kept = [i for i, h in enumerate(hashes) if h < share * 2**64]
     vector = pl.Array(pl.Float32, vectors.shape[1])
     schema = pl.Schema([("tower", pl.String()), ("key", pl.UInt64()), ("vector", vector)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,17 @@ def _preload() -> None:
 class Session:
     """One graph with one input and one output, run with both bound to the provider's memory.
 
-    Raises UsageFault where the graph can't be loaded or is of another form, and where another provider than `provider`
-    is the active one.
+    `pinned`: symbolic dimensions of the input that have one value here, by name; the graph is optimised for it. `shape`
+    of the input: a number where only that one is taken, a name where any is.
+
+    Raises UsageFault where the graph can't be loaded, is of another form or lacks a dimension of `pinned`, and where
+    another provider than `provider` is the active one.
     """
 
-    def __init__(self, path: Path, provider: Provider) -> None:
+    def __init__(self, path: Path, provider: Provider, pinned: Mapping[str, int] | None = None) -> None:
         options = ort.SessionOptions()
+        for name, value in (pinned or {}).items():
+            options.add_free_dimension_override_by_name(name, value)
         options.log_severity_level = 3  # errors only: on a CPU every fp16 graph warns about the casts it gets
         providers: list[Any] = [(provider.name, provider.options)]
         try:
@@ -107,6 +113,10 @@ class Session:
         self.provider = provider
         source, target = _ends(path, self._session)
         self.input, self.output = source.name, target.name
+        self.shape: list[int | str] = source.shape
+        for name, value in (pinned or {}).items():
+            if value not in self.shape:
+                raise UsageFault(f"{path}: input {self.input!r}: {self.shape} found, a dimension {name!r} expected")
         self.dtype = ORT_TYPES[source.type]
         self.dim: int = target.shape[1]
         self._binding = self._session.io_binding()
@@ -119,10 +129,14 @@ class Session:
     def __call__(self, array: NDArray[Any]) -> NDArray[np.float32]:
         """Run the graph on `array` (n, ...) -> float32 (n, dim), a copy of its own.
 
-        Raises TypeError naming the input where the dtype of `array` is not the graph's.
+        Raises TypeError where the dtype of `array` is not the graph's, ValueError where its shape is not; both name the
+        input.
         """
         if array.dtype != self.dtype:
             raise TypeError(f"input {self.input!r}: {array.dtype} found, {np.dtype(self.dtype)} expected")
+        fits = [n == size or not isinstance(n, int) for n, size in zip(self.shape, array.shape, strict=False)]
+        if array.ndim != len(self.shape) or not all(fits):
+            raise ValueError(f"input {self.input!r}: {list(array.shape)} found, {self.shape} expected")
         device = self.provider.device
         source = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device)
         if self._target is None or self._target.shape()[0] != len(array):

@@ -26,8 +26,13 @@ SCHEMA = pl.Schema(
         "target_word": pl.String,
         "strength": pl.Float32,
         "verified": pl.Boolean,
+        "text_length": pl.UInt16,  # in tokens: what a run pads the text to, null for what its model was trained with
+        "perturbed_length": pl.UInt16,
     }
 )
+
+LENGTHS = ("text_length", "perturbed_length")
+"""The columns that a run fills in (see `padding`): they depend on the tokenizer of its model."""
 
 IMAGES_AT_ONCE = 2048
 
@@ -90,9 +95,15 @@ def _images(captions: pl.DataFrame, annotated: pl.DataFrame | None) -> Iterator[
 
 def _frame(rows: list[tuple[object, ...]]) -> pl.DataFrame:
     """Rows by column: Polars takes them apart faster than row by row. Equal rows are one."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
-    series = [pl.Series(n, c, t, strict=False) for (n, t), c in zip(SCHEMA.items(), columns, strict=True)]
-    return pl.DataFrame(series).unique("pair_id", keep="first", maintain_order=True)
+    known = [(name, dtype) for name, dtype in SCHEMA.items() if name not in LENGTHS]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(known)
+    series = [pl.Series(n, c, t, strict=False) for (n, t), c in zip(known, columns, strict=True)]
+    return unpadded(pl.DataFrame(series).unique("pair_id", keep="first", maintain_order=True))
+
+
+def unpadded(table: pl.DataFrame) -> pl.DataFrame:
+    """`table` as it is before a run: without any padded length."""
+    return table.with_columns(pl.lit(None, SCHEMA[name]).alias(name) for name in LENGTHS)
 
 
 def from_given(given: pl.DataFrame, suite: str) -> pl.DataFrame:

@@ -12,7 +12,7 @@ import polars as pl
 
 from lgip_ort.atomic import replacing
 from lgip_ort.errors import UsageFault
-from lgip_ort.table import KINDS, SCHEMA
+from lgip_ort.table import KINDS, SCHEMA, unpadded
 
 EXAMPLES = 50
 """Rows of each family that a summary keeps."""
@@ -77,7 +77,7 @@ def write_table(parts: Iterable[pl.DataFrame], path: Path | None) -> Summary:
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """A table that was written before, here or by others.
+    """A table that was written before, here or by others. Padded lengths in it are another run's: they are left out.
 
     Raises UsageFault naming the file and the column where the schema, a kind or a pair_id is not as it has to be.
     """
@@ -85,6 +85,7 @@ def read_table(path: Path) -> pl.DataFrame:
         table = pl.read_parquet(path, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise UsageFault(f"{path}: not a table: {error}") from error
+    table = unpadded(table)
     for name, dtype in SCHEMA.items():
         if name not in table.columns:
             raise UsageFault(f"{path}: column {name!r} is missing")

@@ -32,8 +32,9 @@ def judged(tmp_path):
     """Compares a candidate with these perturbed scores with the reference."""
     reference = make_run(tmp_path / "a", TABLE, S, PERTURBED)
 
-    def compared(perturbed, s=S, **stamp):
-        return compare(reference, make_run(tmp_path / "b", TABLE, s, perturbed, **stamp))
+    def compared(perturbed, s=S, across_arms=False, **stamp):
+        folder = tmp_path / ("b" * len(list(tmp_path.iterdir())))
+        return compare(reference, make_run(folder, TABLE, s, perturbed, **stamp), across_arms)
 
     return compared
 
@@ -209,6 +210,40 @@ def test_one_image_has_no_interval(tmp_path):
 def test_runs_that_can_not_be_compared(judged, field, value):
     with pytest.raises(UsageFault, match=f"{field} is .* in the reference and {value!r} in the candidate"):
         judged(PERTURBED, **{field: value})
+
+
+LENGTHS = {"min": 3, "max": 9, "sha256": "4" * 64}
+
+
+def test_runs_of_two_arms(judged):
+    """Refused, with the way to have it all the same; then both arms are named."""
+    stamp = {"padding": "paper", "lengths": LENGTHS}
+    with pytest.raises(UsageFault) as fault:
+        judged(PERTURBED, **stamp)
+    assert str(fault.value) == (
+        "the runs can't be compared: padding is 'trained' in the reference and 'paper' in the candidate; "
+        "--across-arms compares them"
+    )
+    comparison = judged(PERTURBED, across_arms=True, **stamp)
+    assert comparison.verdict == "equal"
+    assert comparison.summary()["padding"] == {"reference": "trained", "candidate": "paper"}
+    assert judged(PERTURBED).summary()["padding"] == {"reference": "trained", "candidate": "trained"}
+
+
+def test_runs_of_one_arm_with_other_lengths(tmp_path):
+    """Two tokenizers that count in two ways."""
+    runs = [
+        make_run(tmp_path / name, TABLE, S, PERTURBED, padding="paper", lengths=LENGTHS | {"max": longest})
+        for name, longest in (("a", 9), ("b", 8))
+    ]
+    with pytest.raises(UsageFault, match=r"lengths is .*'max': 9.* in the reference and .*'max': 8.* in the candidate"):
+        compare(*runs)
+
+
+@pytest.mark.parametrize("field", ["model", "table"])
+def test_across_arms_forgives_nothing_else(judged, field):
+    with pytest.raises(UsageFault, match=f"{field} is "):
+        judged(PERTURBED, across_arms=True, padding="paper", **{field: "other"})
 
 
 @pytest.mark.parametrize(("field", "part"), [("weights", "sha256"), ("dataset", "hash")])

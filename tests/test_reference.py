@@ -94,13 +94,31 @@ def test_open_clip_random_weights_are_rebuilt(tmp_path, monkeypatch):
 
 
 def test_padding_changes_siglip_and_not_clip():
-    engines = {k: TorchEngine.from_bundle(open_bundle(exported(k)[0]), 8, "cpu") for k in ("tiny_clip", "tiny_siglip")}
+    bundles = {kind: open_bundle(exported(kind)[0]) for kind in ("tiny_clip", "tiny_siglip")}
+    engines = {kind: TorchEngine.from_bundle(bundle, 8, "cpu", "paper") for kind, bundle in bundles.items()}
     apart = {
         k: np.abs(e.encode_texts(["a dog"]) - e.encode_texts(["a dog"], pad_to=12)).max() for k, e in engines.items()
     }
     assert apart["tiny_clip"] < 1e-6 < 1e-4 < apart["tiny_siglip"]
     with pytest.raises(ValueError, match="does not fit the padded length 3"):
         engines["tiny_siglip"].encode_texts(["a red dog on a boat"], pad_to=3)
+    trained = TorchEngine.from_bundle(bundles["tiny_siglip"], 8, "cpu")
+    np.testing.assert_array_equal(trained.encode_texts(["a dog"], pad_to=24), trained.encode_texts(["a dog"]))
+    with pytest.raises(ValueError, match="padded length 12 found, 24 expected where texts are padded as trained"):
+        trained.encode_texts(["a dog"], pad_to=12)
+
+
+@pytest.mark.parametrize("length", [8, 13, 24])
+def test_both_engines_agree_at_a_padded_length(length):
+    bundle = open_bundle(exported("tiny_siglip")[0])
+    original, ours = TorchEngine.from_bundle(bundle, 3, "cpu", "paper"), OrtEngine(bundle, "cpu", 4, "paper")
+    assert (original.stamp.padding, ours.stamp.padding) == ("paper", "paper")
+    a, b = (
+        engine.encode_texts(["a dog", "a red cat", "", *["two dogs"] * 4], pad_to=length) for engine in (original, ours)
+    )
+    assert (a * b).sum(1).min() > 0.9999
+    with pytest.raises(UsageFault, match="unknown padding 'papers'; did you mean 'paper'"):
+        TorchEngine.from_bundle(bundle, 3, "cpu", "papers")
 
 
 def test_other_weights_than_the_bundle_s_are_refused(tmp_path):

@@ -161,6 +161,43 @@ def test_another_artifact_is_another_run(plan, tmp_path):
     assert execute(engine, plan, tmp_path, quiet).folder != first.folder
 
 
+def with_padding(plan, text, perturbed, arm="paper"):
+    lengths = {"text_length": text, "perturbed_length": perturbed}
+    table = plan.table.with_columns(pl.lit(n, pl.UInt16).alias(name) for name, n in lengths.items())
+    return dataclasses.replace(plan, table=table, padding=arm)
+
+
+def test_other_lengths_are_another_run(plan, tmp_path):
+    """The original's artifact is its weights: that a bundle counts its tokens in another way shows in the lengths alone."""
+    engine = MadeEngine()
+    engine.stamp = dataclasses.replace(engine.stamp, padding="paper")
+    runs = [execute(engine, with_padding(plan, 9, n), tmp_path, quiet) for n in (5, 6, 5)]
+    assert [run.reused for run in runs] == [False, False, True]
+    assert runs[0].folder == runs[2].folder != runs[1].folder
+    assert (runs[1].stamp["padding"], runs[1].stamp["lengths"] | {"sha256": ""}) == (
+        "paper", {"min": 6, "max": 9, "sha256": ""},
+    )  # fmt: skip
+    assert runs[1].table()["perturbed_length"].unique().to_list() == [6]
+    assert execute(MadeEngine(), plan, tmp_path, quiet).stamp["lengths"] is None
+
+
+def test_engine_of_another_arm_than_the_plan(plan, tmp_path):
+    """Its numbers would stand under a wrong name."""
+    with pytest.raises(ValueError, match="padding 'trained' found in the engine, 'paper' in the plan"):
+        execute(MadeEngine(), with_padding(plan, 9, 9), tmp_path, quiet)
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_a_text_of_several_shards_has_one_vector(plan, tmp_path):
+    """However often it was encoded: runs are compared vector by vector."""
+    text = pl.lit("the same caption everywhere")
+    table = plan.table.with_columns(text=text)
+    run = execute(MadeEngine(), dataclasses.replace(plan, table=table), tmp_path, quiet)
+    vectors = run.embeddings()
+    assert not vectors.select("tower", "key").is_duplicated().any()
+    assert len(vectors.filter(tower="text")) == table["perturbed"].n_unique() + 1
+
+
 def test_unreadable_image(spoiled, tmp_path):
     run = execute(MadeEngine(), make_plan(spoiled), tmp_path, quiet)
     assert run.failed

@@ -12,6 +12,7 @@ from PIL import Image
 from lgip_ort import score
 from lgip_ort.errors import RunFault
 from lgip_ort.score import SCORES, SKIPPED, score_shard
+from lgip_ort.table import stable_hash
 
 COLOURS = {"r": (255, 0, 0), "g": (0, 255, 0), "b": (0, 0, 255)}
 
@@ -89,6 +90,72 @@ def test_control_keeps_its_rows(root):
     table = make_table([("r", "identity", "identity")] * 3, text=list("abc"), perturbed=list("abc"))
     shard = run(MadeEngine(vectors), root, ["r"], table)
     assert shard.scores["s"].to_list() == shard.scores["s_perturbed"].to_list() == [1, 0, 0]
+
+
+class Padded(MadeEngine):
+    """A text's vector turns with its padded length; `calls` records lengths and texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def encode_texts(self, texts, pad_to=None):
+        self.calls.append((pad_to, list(texts)))
+        angles = [(pad_to or 0) / 10 + len(text) / 100 for text in texts]
+        return np.array([(np.cos(a), np.sin(a), 0) for a in angles], np.float32).reshape(len(texts), 3)
+
+
+def test_a_vector_belongs_to_a_text_and_a_length(root):
+    table = make_table(
+        [("r", "flip", "colour")] * 3 + [("g", "flip", "colour")],
+        text=["a", "a", "a", "a"],
+        perturbed=["bb", "a", "bb", "bb"],
+        text_length=[5, 5, 9, 5],
+        perturbed_length=[5, 9, 5, 9],
+    )
+    engine = Padded()
+    shard = run(engine, root, ["r", "g"], table)
+    assert engine.calls == [(5, ["a", "bb"]), (9, ["a", "bb"])]
+    turn = [0.01, 0.4, 0.39, 0.41]  # angle between the two texts: 0.1 a token, 0.01 a letter
+    np.testing.assert_allclose(shard.scores["text_cosine"], np.cos(turn), rtol=1e-6)
+    np.testing.assert_allclose(shard.scores["s"], [np.cos(0.51), np.cos(0.51), np.cos(0.91), np.sin(0.51)], rtol=1e-6)
+    np.testing.assert_allclose(
+        shard.scores["s_perturbed"], [np.cos(0.52), np.cos(0.91), np.cos(0.52), np.sin(0.92)], rtol=1e-6
+    )
+    texts = shard.embeddings.filter(tower="text")
+    assert set(texts["key"]) == {stable_hash("text", t, n) for t in ("a", "bb") for n in (5, 9)}
+
+
+def test_control_is_padded_as_its_pair_is(root):
+    """Encoded again at the length of its own group, whether that is the caption's length or not."""
+    table = make_table(
+        [(name, "identity", "identity") for name in "rgb"],
+        text=["a", "bb", "ccc"],
+        perturbed=["a", "bb", "ccc"],
+        text_length=[7, 7, 4],
+        perturbed_length=[7, 5, 4],
+    )
+    engine = Padded()
+    shard = run(engine, root, ["r", "g", "b"], table)
+    assert engine.calls[3:] == [(4, ["ccc"]), (5, ["bb"]), (7, ["a"])]
+    assert sorted(engine.calls[:3]) == [(4, ["ccc"]), (5, ["bb"]), (7, ["a", "bb"])]
+    np.testing.assert_allclose(shard.scores["text_cosine"], np.cos([0, 0.2, 0]), rtol=1e-6)
+
+
+def test_no_more_texts_in_a_call_than_it_takes(root, monkeypatch):
+    monkeypatch.setattr(score, "TEXTS_AT_ONCE", 3)
+    n = 7
+    table = make_table(
+        [("r", "flip", "colour")] * n,
+        text=["t" * i for i in range(n)],
+        perturbed=["p" * i for i in range(1, n + 1)],
+        text_length=[3] * n,
+        perturbed_length=[6] * n,
+    )
+    engine = Padded()
+    shard = run(engine, root, ["r"], table)
+    assert [(length, len(texts)) for length, texts in engine.calls] == [(3, 3), (3, 3), (3, 1), (6, 3), (6, 3), (6, 1)]
+    np.testing.assert_allclose(shard.scores["text_cosine"], np.cos([0.31] * n), rtol=1e-5)
 
 
 @pytest.mark.parametrize("order", [["bad", "r", "g", "b"], ["r", "bad", "g", "b"], ["r", "g", "b", "bad"]])

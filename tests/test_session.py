@@ -92,6 +92,29 @@ def test_sequences_of_other_lengths(toy):
     np.testing.assert_allclose(short, long, atol=1e-6)
 
 
+def test_pinned_dimension(toy):
+    """One length is taken and gives the same vectors; any other is an error that says so."""
+    free, session = Session(toy / TEXT, CPU), Session(toy / TEXT, CPU, {"sequence": 6})
+    assert (free.shape, session.shape) == (["batch", "sequence"], ["batch", 6])
+    for n in (1, 4):
+        ids = np.random.default_rng(n).integers(3, 40, (n, 6))
+        np.testing.assert_allclose(session(ids), free(ids), atol=1e-6)
+    with pytest.raises(ValueError, match=r"input 'input_ids': \[2, 5\] found, \['batch', 6\] expected"):
+        session(np.ones((2, 5), np.int64))
+
+
+def test_pinned_dimension_that_is_not_there(toy):
+    with pytest.raises(UsageFault, match=rf"{TEXT}: input 'input_ids': .*'sequence'\] found, a dimension 'length' exp"):
+        Session(toy / TEXT, CPU, {"length": 6})
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 9), (2, 192), (2, 3, 8, 8, 1)])
+def test_shape_of_the_input(toy, shape):
+    message = rf"input 'pixel_values': \{list(shape)} found, \['batch', 3, 8, 8\] expected"
+    with pytest.raises(ValueError, match=message):
+        Session(toy / VISION, CPU)(np.zeros(shape, np.float32))
+
+
 def test_input_that_is_not_contiguous(toy):
     session = Session(toy / VISION, CPU)
     pixels = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32).transpose(0, 3, 1, 2)

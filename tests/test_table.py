@@ -14,6 +14,7 @@ from lgip_ort.perturb.custom import read_lexicon
 from lgip_ort.perturb.suites import Options
 from lgip_ort.table import (
     KINDS,
+    LENGTHS,
     SCHEMA,
     build_table,
     count_kinds,
@@ -37,7 +38,8 @@ def test_schema_and_counts(captions):
     assert table.schema == SCHEMA
     assert count_kinds(table) == {"paraphrase": 80 * 6, "flip": 80 * 3, "combined": 0, "identity": 40}
     assert table["pair_id"].is_unique().all()
-    assert table["strength"].null_count() == table["verified"].null_count() == len(table)
+    for name in ("strength", "verified", *LENGTHS):
+        assert table[name].null_count() == len(table), name
     assert set(table["text"]) == set(captions["text"])
     assert table.filter(pl.col("kind") != "identity").select((pl.col("text") != pl.col("perturbed")).all()).item()
     identity = table.filter(pl.col("kind") == "identity")

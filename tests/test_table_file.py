@@ -6,7 +6,7 @@ from made import make_table
 
 from lgip_ort.dataset import open_dataset
 from lgip_ort.errors import UsageFault
-from lgip_ort.table import SCHEMA, build_table, count_kinds, table_parts, table_sha256
+from lgip_ort.table import LENGTHS, SCHEMA, build_table, count_kinds, table_parts, table_sha256
 from lgip_ort.table_file import read_table, write_table
 
 
@@ -68,6 +68,17 @@ def test_table_that_fails_half_way_leaves_nothing(captions, tmp_path):
 def test_table_that_is_read_again(captions, tmp_path):
     table = build_table(captions, "strict", 0)
     table.select(reversed(table.columns)).with_columns(extra=1).write_parquet(tmp_path / "table.parquet")
+    assert read_table(tmp_path / "table.parquet").equals(table)
+
+
+@pytest.mark.parametrize("dtype", [pl.UInt16, pl.Int64, pl.String])
+def test_padded_lengths_are_left_out(tmp_path, dtype):
+    """They are those of the run that the table was taken from, whatever their type."""
+    table = make_table([("1", "flip", "colour")])
+    lengths = [pl.lit(9).cast(dtype).alias(name) for name in LENGTHS]
+    table.with_columns(lengths).write_parquet(tmp_path / "table.parquet")
+    assert read_table(tmp_path / "table.parquet").equals(table)
+    table.drop(LENGTHS).write_parquet(tmp_path / "table.parquet")
     assert read_table(tmp_path / "table.parquet").equals(table)
 
 
