@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lgip_ort.errors import RunFault, UsageFault, did_you_mean
 
 if TYPE_CHECKING:
-    from lgip_ort.bundle import Bundle
+    from lgip_ort.bundle import Bundle, Precision
     from lgip_ort.engine import Engine
     from lgip_ort.parity import Comparison
     from lgip_ort.run import Plan, Run
@@ -97,6 +97,13 @@ def run(
     sample: Sample = None,
     seed: Seed = 0,
     provider: Annotated[str, typer.Option(help="auto, cpu or cuda. One that is named must be active.")] = "auto",
+    padding: Annotated[
+        str,
+        typer.Option(help="trained, or paper: to the longest text of a group, as the released LGIP scripts do."),
+    ] = "trained",
+    precision: Annotated[
+        str | None, typer.Option(help="fp16, fp32 or int8. Default: the first of these that the bundle has.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images or texts a batch.")] = 64,
     max_skipped: Annotated[int, typer.Option(min=0, help="Unreadable images that are tolerated.")] = 0,
     runs: Annotated[Path, typer.Option("--out", help="Where run folders are made.")] = Path("runs"),
@@ -112,26 +119,35 @@ def run(
         return
     if model is not None and bundle is not None:
         raise UsageFault("--model and --bundle exclude each other")
-    from lgip_ort.bundle import open_bundle
+    from lgip_ort.bundle import choose_precision, open_bundle
+    from lgip_ort.engine import provider_for
+    from lgip_ort.padding import check_graphs, choose_padding, with_lengths
     from lgip_ort.pairs import Wanted, open_pairs
     from lgip_ort.run import Plan
     from models import zoo
 
+    arm, stored = choose_padding(padding), choose_precision(precision) if precision is not None else None
     if bundle is None:
         bundle = zoo.find_bundle(model) if model is not None else zoo.get("tiny_clip").committed_bundle
         assert bundle is not None
     opened = open_bundle(bundle)
-    log.print(f"bundle {bundle}", markup=False)
+    names = ("torch", "ort") if engine is EngineName.both else (engine.value,)
+    if "ort" in names:  # before the original has run for hours
+        provider_for(provider, opened.graph("vision", stored).precision)
+        check_graphs(opened, arm)
+    elif stored not in (None, "fp32"):
+        raise UsageFault(f"--engine torch is the fp32 original, --precision {stored} is of a bundle's graphs")
+    made_by = f", {opened.manifest.exported_by}" if opened.manifest.adopted else ""
+    log.print(f"bundle {bundle}{made_by}", markup=False)
     wanted = Wanted(data, columns, suite, paraphrases, lexicon, limit, sample, seed)
     dataset, pairs, suite = open_pairs(wanted, available_only, table)
     if dataset.missing:
         there = f"{len(dataset.missing):,} of {dataset.named:,} images of {dataset.name} are not there"
         log.print(there, markup=False)
-    plan = Plan(dataset, pairs, suite, seed, batch_size, max_skipped)
-
-    names = ("torch", "ort") if engine is EngineName.both else (engine.value,)
+    pairs = with_lengths(pairs, dataset.captions, opened, arm)
+    plan = Plan(dataset, pairs, suite, seed, batch_size, max_skipped, arm)
     try:
-        made = [_execute(name, opened, plan, provider, runs, overwrite) for name in names]
+        made = [_execute(name, opened, plan, provider, stored, runs, overwrite) for name in names]
     except RunFault as fault:
         if as_json:
             _print_json({"status": "failed", "error": str(fault)})
@@ -147,12 +163,15 @@ def run(
 def compare(
     reference: Annotated[Path, typer.Argument(help="The run folder of what was chosen.")],
     candidate: Annotated[Path, typer.Argument(help="The run folder of what is to be deployed.")],
+    across_arms: Annotated[
+        bool, typer.Option("--across-arms", help="Compare runs whose texts were padded in two ways (--padding).")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say whether the candidate's run kept the reference's profile."""
     from lgip_ort.run import open_run
 
-    _report_comparison(open_run(reference), open_run(candidate), as_json)
+    _report_comparison(open_run(reference), open_run(candidate), as_json, across_arms)
 
 
 @app.command("table")
@@ -188,24 +207,26 @@ def make_table(
         console.print_pairs(out, made, to, show)
 
 
-def _engine(name: str, bundle: Bundle, provider: str, batch_size: int) -> Engine:
+def _engine(name: str, bundle: Bundle, plan: Plan, provider: str, precision: Precision | None) -> Engine:
     if name == "ort":
         from lgip_ort.engine import OrtEngine
 
-        return OrtEngine(bundle, provider, batch_size)
+        return OrtEngine(bundle, provider, plan.batch_size, plan.padding, precision)
     try:
         from exporter.reference import TorchEngine
     except ImportError as error:
         raise UsageFault(f"--engine {name} needs PyTorch ({error}): pip install -e '.[export]'") from error
-    return TorchEngine.from_bundle(bundle, batch_size, provider)
+    return TorchEngine.from_bundle(bundle, plan.batch_size, provider, plan.padding)
 
 
-def _execute(name: str, bundle: Bundle, plan: Plan, provider: str, runs: Path, overwrite: bool) -> Run:
+def _execute(
+    name: str, bundle: Bundle, plan: Plan, provider: str, precision: Precision | None, runs: Path, overwrite: bool
+) -> Run:
     from lgip_ort.report.html import write_report
     from lgip_ort.run import execute
 
     began = time.perf_counter()
-    engine = _engine(name, bundle, provider, plan.batch_size)
+    engine = _engine(name, bundle, plan, provider, precision)
     load = time.perf_counter() - began
     with _progress(name, plan) as progress:
         run = execute(engine, plan, runs, progress, overwrite, load)
@@ -236,7 +257,7 @@ def _report_run(run: Run, as_json: bool) -> None:
     raise typer.Exit(1 if run.failed else 0)
 
 
-def _report_comparison(reference: Run, candidate: Run, as_json: bool) -> None:
+def _report_comparison(reference: Run, candidate: Run, as_json: bool, across_arms: bool = False) -> None:
     from lgip_ort.parity import compare as compare_runs
     from lgip_ort.report import console
 
@@ -245,7 +266,7 @@ def _report_comparison(reference: Run, candidate: Run, as_json: bool) -> None:
             if as_json:
                 _print_json({"status": "failed", "error": run.stamp["error"]})
             raise RunFault(f"{run.folder}: {run.stamp['error']}")
-    comparison: Comparison = compare_runs(reference, candidate)
+    comparison: Comparison = compare_runs(reference, candidate, across_arms)
     if as_json:
         _print_json(comparison.summary())
     else:

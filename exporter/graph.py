@@ -1,4 +1,4 @@
-"""A tower as an ONNX graph: dynamic batch, dynamic text length where any length is exact, and no traces."""
+"""A tower as an ONNX graph: dynamic batch, dynamic text length, and no traces."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ EXAMPLE_LENGTH = 12
 STEMS = {
     ("vision", "fp16"): "vision_model_fp16",
     ("vision", "fp32"): "vision_model",
+    ("vision", "int8"): "vision_model_int8",
     ("text", "fp16"): "text_model_fp16",
     ("text", "fp32"): "text_model",
+    ("text", "int8"): "text_model_int8",
 }
 """File names of transformers.js and of the onnx-community exports."""
 
@@ -43,7 +45,7 @@ def export_graph(
     Equal weights give equal bytes: names of files, classes and source lines are taken out.
     """
     kind = "vision" if isinstance(tower, VisionTower) else "text"
-    example, dynamic, shape = _example(tower, size)
+    example, dynamic, shape = example_of(tower, size)
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             tower.eval(),
@@ -58,9 +60,8 @@ def export_graph(
     if program is None:  # only where it is told to write a file itself
         raise RuntimeError("torch.onnx.export returned no program")
     model = program.model
-    _strip(model)
     name = f"onnx/{STEMS[kind, precision]}.onnx"
-    _save(model, folder / name)
+    save(model, folder / name)
     dim = model.graph.outputs[0].shape[1]
     return Graph(
         tower="vision" if kind == "vision" else "text",
@@ -79,18 +80,16 @@ def graph_files(graph: Graph, folder: Path) -> list[str]:
     return [graph.file, data] if (folder / data).is_file() else [graph.file]
 
 
-def _example(tower: VisionTower | TextTower, size: int) -> tuple[torch.Tensor, dict[int, Any], list[int | str]]:
+def example_of(tower: VisionTower | TextTower, size: int) -> tuple[torch.Tensor, dict[int, Any], list[int | str]]:
+    """An input of `tower` to trace it on, its dynamic dimensions, and its shape as the graph has it."""
     if isinstance(tower, VisionTower):
         return torch.zeros(EXAMPLE_BATCH, 3, size, size), {0: torch.export.Dim("batch")}, ["batch", 3, size, size]
-    if not tower.any_length:
-        ids = torch.ones(EXAMPLE_BATCH, tower.context_length, dtype=torch.int64)
-        return ids, {0: torch.export.Dim("batch")}, ["batch", tower.context_length]
     length = min(EXAMPLE_LENGTH, tower.context_length - 1)
     dynamic = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=tower.context_length)}
     return torch.ones(EXAMPLE_BATCH, length, dtype=torch.int64), dynamic, ["batch", "sequence"]
 
 
-def _strip(model: Any) -> None:
+def strip(model: Any) -> None:
     """Take out whatever says where and by which source lines the graph was made."""
     import onnx_ir
 
@@ -111,9 +110,11 @@ def _strip(model: Any) -> None:
                 value.doc_string = None
 
 
-def _save(model: Any, path: Path) -> None:
+def save(model: Any, path: Path) -> None:
+    """Write `model`, stripped; its weights go beside it where they are large."""
     import onnx_ir
 
+    strip(model)
     path.parent.mkdir(parents=True, exist_ok=True)
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if weights > EXTERNAL_BYTES:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from exporter.graph import export_graph, graph_files
+from exporter.convert import convert
+from exporter.graph import graph_files
 from exporter.inputs import OriginalImages, OriginalText, original_images, original_text
 from exporter.load import Original, embed_ids, embed_images, load_original
-from exporter.precision import to_half
 from exporter.preprocess import image_spec, prove_pixels, write_preprocessor_config
-from exporter.probes import pictures, probes
-from exporter.structure import check_structure
+from exporter.probes import probes
 from exporter.tokenizer import prove_tokens, write_tokenizer
 from exporter.towers import Pair, TextTower, VisionTower, towers_of
-from exporter.verify import check_tower, limits
+from exporter.verify import check_tower, half, limits
 from lgip_ort.bundle import (
     Bundle,
     Graph,
@@ -39,6 +38,9 @@ from lgip_ort.text import TextEncoder
 from models.zoo import ModelSpec
 
 Log = Callable[[str], None]
+
+ACTIVATIONS = "activations.json"
+"""The file of a bundle that holds the largest |value| of every operation of the fp32 towers, where it was looked at."""
 
 PACKAGES = (
     "torch",
@@ -56,43 +58,58 @@ PACKAGES = (
 def export_model(
     spec: ModelSpec,
     weights: str = "hub",
-    precision: Precision = "fp16",
+    precisions: Sequence[Precision] = ("fp16",),
     out: Path = Path("artifacts"),
     overwrite: bool = False,
     seed: int = 0,
-    captions: Sequence[str] = (),
+    data: str = "demo",
+    columns: str | None = None,
     log: Log = lambda _: None,
 ) -> tuple[Path, Manifest]:
     """Export both towers of `spec` to the bundle `out/<key>`; returns its folder and manifest.
 
-    `captions`: texts that the tokenizer is proven on, besides the golden and the demo's. `log` gets a line a step.
-    Raises UsageFault where the weights can't be had, RunFault where a check fails; nothing is left behind then.
+    `precisions`: either tower becomes a graph in each. `data`, `columns`: the data set, named as for the benchmark,
+    whose captions the tokenizer is proven on and whose images are among those that are looked at. `log` gets a line a
+    step. Raises UsageFault where weights or data can't be had, RunFault where a check fails; nothing is left then.
     """
     folder = out / spec.key
     with write_bundle(folder, overwrite) as work:
-        clock = _Clock(log)
+        clock = Clock(log)
+        known = probes(data, columns)
+        clock("to be checked on {captions:,} captions and {images} images of {name}".format(**known.data))
         original = load_original(spec, weights, seed)
         clock(f"{spec.key}: {original.weights.source} weights {original.weights.sha256[:12]}")
-        text, images, known = original_text(original), original_images(original), probes(captions)
+        text, images = original_text(original), original_images(original)
         pixels, ids = images.pixels(known.images), text.encode(known.captions)
         image_rows = embed_images(original, torch.from_numpy(pixels)).numpy()
         text_rows = embed_ids(original, torch.from_numpy(ids)).numpy()
         clock(f"{len(pixels)} images and texts embedded by PyTorch in fp32")
         pair = towers_of(original)
+        shorter = None if pair.text.any_length else embed_ids(original, torch.from_numpy(half(ids))).numpy()
         manifest = _inputs(pair, text, images, work)
         encoder = TextEncoder(Bundle(work, manifest, ""))
         check: dict[str, Any] = {
-            "limits": limits(precision),
+            "limits": {precision: limits(precision) for precision in precisions},
             "tokenizer": prove_tokens(text, encoder, [*known.captions, *known.texts]),
-            "pixels_max_diff": prove_pixels(images, manifest.image, [*pictures(), *known.images]),
+            "pixels_max_diff": prove_pixels(images, manifest.image, known.pixels()),
+            "data": known.data,
+            "parameters": {
+                name: sum(p.numel() for p in tower.parameters())
+                for name, tower in (("vision", pair.vision), ("text", pair.text))
+            },
         }
         clock("tokenizer and preprocessing are the original's")
         graphs: list[Graph] = []
-        for tower, rows, expected in ((pair.vision, pixels, image_rows), (pair.text, ids, text_rows)):
-            graph, measured = _tower(tower, rows, expected, precision, manifest, work, clock)
-            graphs.append(graph)
-            check[graph.tower] = measured
-        manifest = dataclasses.replace(manifest, graphs=graphs, check=check, files=_files(work, graphs))
+        activations = {}
+        cases = {"vision": _Case(pair.vision, pixels, image_rows), "text": _Case(pair.text, ids, text_rows, shorter)}
+        for tower, case in cases.items():
+            checked, activations[tower] = _tower(case, precisions, manifest, work, clock)
+            for graph, measured in checked:
+                graphs.append(graph)
+                check[graph.file] = measured
+        if any(activations.values()):
+            (work / ACTIVATIONS).write_text(json.dumps(activations, indent=1) + "\n", encoding="utf-8")
+        manifest = dataclasses.replace(manifest, graphs=graphs, check=check, files=bundle_files(work, graphs))
         write_manifest(work, manifest)
     clock(f"published {folder}")
     return folder, manifest
@@ -106,8 +123,7 @@ def _inputs(pair: Pair, text: OriginalText, images: OriginalImages, work: Path) 
     text_spec = write_tokenizer(text, pair.text.context_length, any_length, work / "tokenizer.json")
     pixels = image_spec(images)
     write_preprocessor_config(pixels, work / "preprocessor_config.json")
-    config = json.dumps(_config(original), indent=2, sort_keys=True, default=str)
-    (work / "config.json").write_text(config + "\n", encoding="utf-8")
+    write_config(original_config(original), work)
     return Manifest(
         model=spec.key,
         library=spec.library,
@@ -120,40 +136,50 @@ def _inputs(pair: Pair, text: OriginalText, images: OriginalImages, work: Path) 
         image=pixels,
         files={},
         check={},
-        created_by=_versions(),
+        created_by=versions(),
     )
 
 
+@dataclass(frozen=True)
+class _Case:
+    """A tower, what its graphs are run on, and what the fp32 original makes of it: float32 (n, dim), both lengths."""
+
+    tower: VisionTower | TextTower
+    inputs: NDArray[Any]
+    expected: NDArray[np.float32]
+    at_half: NDArray[np.float32] | None = None
+
+
 def _tower(
-    tower: VisionTower | TextTower,
-    rows: NDArray[Any],
-    expected: NDArray[np.float32],
-    precision: Precision,
-    manifest: Manifest,
-    work: Path,
-    clock: Callable[[str], None],
-) -> tuple[Graph, dict[str, Any]]:
-    """Export and check one tower. The tower is used up: its tensors are freed, so that only one is in memory twice."""
-    fp32 = to_half(tower) if precision == "fp16" else []
-    graph = export_graph(tower, manifest.image.size, precision, fp32, work)
-    tower.to("meta")
-    gc.collect()
-    size = sum((work / name).stat().st_size for name in graph_files(graph, work))
-    clock(f"{graph.file}: {size / 1e6:,.1f} MB written")
-    measured = check_structure(work / graph.file, graph)
-    text = manifest.text if graph.tower == "text" else None
-    measured |= check_tower(work / graph.file, graph, rows, expected, text)
-    clock(f"{graph.file}: checked, least cosine {measured['cosine_min']}")
-    return graph, measured
+    case: _Case, precisions: Sequence[Precision], manifest: Manifest, work: Path, clock: Callable[[str], None]
+) -> tuple[list[tuple[Graph, dict[str, Any]]], dict[str, float]]:
+    """Convert and check one tower. Returns its graphs, each with what was measured, and its largest activations."""
+    done = convert(case.tower, case.inputs, case.expected, manifest.image.size, precisions, work, clock)
+    checked = []
+    for precision, graph in done.graphs.items():
+        text = manifest.text if graph.tower == "text" else None
+        measured = done.measured[precision]
+        measured |= check_tower(work / graph.file, graph, case.inputs, case.expected, text, case.at_half)
+        clock(f"{graph.file}: checked, least cosine {measured['cosine_min']}")
+        checked.append((graph, measured))
+    return checked, done.activations
 
 
-def _files(work: Path, graphs: list[Graph]) -> dict[str, str]:
+def bundle_files(work: Path, graphs: list[Graph]) -> dict[str, str]:
+    """The files of a bundle, the manifest apart, each with its sha256."""
     names = [name for graph in graphs for name in graph_files(graph, work)]
     names += ["tokenizer.json", "preprocessor_config.json", "config.json"]
+    names += [ACTIVATIONS] if (work / ACTIVATIONS).is_file() else []
     return {name: sha256_file(work / name) for name in names}
 
 
-def _config(original: Original) -> dict[str, Any]:
+def write_config(config: dict[str, Any], work: Path) -> None:
+    """Write `config.json`: equal configurations are equal bytes."""
+    text = json.dumps(config, indent=2, sort_keys=True, default=str)
+    (work / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def original_config(original: Original) -> dict[str, Any]:
     """The architecture: transformers' own configuration, or open_clip's, without the folder that it was read from."""
     if original.spec.library == "open_clip":
         import open_clip
@@ -165,7 +191,8 @@ def _config(original: Original) -> dict[str, Any]:
     return {k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of whatever has a part in a bundle."""
     found = {"lgip_ort": _version("lgip-ort"), "python": platform.python_version()}
     return {name: v for name, v in (found | {p: _version(p) for p in PACKAGES}).items() if v}
 
@@ -177,7 +204,7 @@ def _version(package: str) -> str:
         return ""
 
 
-class _Clock:
+class Clock:
     """Lines of progress with the seconds since the start."""
 
     def __init__(self, log: Log) -> None:

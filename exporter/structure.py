@@ -13,14 +13,19 @@ from lgip_ort.errors import RunFault
 DOMAINS = {"", "ai.onnx"}
 """Operators of the standard alone: no provider knows the others all."""
 
+FOREIGN_DOMAINS = DOMAINS | {"com.microsoft"}
+"""Whose operators a graph of others may have: ONNX Runtime's own are what optimised and quantised graphs consist of."""
+
 FP16_SHARE = 0.95
 """Least share of fp16 among the bytes of floating-point weights in a graph that is called fp16."""
 
 
-def check_structure(path: Path, graph: Graph) -> dict[str, Any]:
+def check_structure(path: Path, graph: Graph, foreign: bool = False) -> dict[str, Any]:
     """Check the graph at `path` against its entry in the manifest and against what breaks on devices.
 
-    Returns what was measured. Raises RunFault naming the file, the tensor or node, what was found and expected.
+    `foreign`: whether somebody else exported it. It may then have ONNX Runtime's own operators, and masks of -inf,
+    which are harmless as long as no row is masked whole. Returns what was measured. Raises RunFault naming the file,
+    the tensor or node, what was found and expected.
     """
     import onnx
     import onnx_ir
@@ -32,15 +37,16 @@ def check_structure(path: Path, graph: Graph) -> dict[str, Any]:
     model = onnx_ir.load(path)
     _check_io(graph, model.graph)
     domains = set(model.opset_imports) | {node.domain for node in model.graph.all_nodes()}
-    if unknown := sorted(domains - DOMAINS):
-        raise RunFault(f"{graph.file}: operators of domain {unknown[0]!r} found, only the standard's expected")
+    if unknown := sorted(domains - (FOREIGN_DOMAINS if foreign else DOMAINS)):
+        expected = "only the standard's and com.microsoft" if foreign else "only the standard's"
+        raise RunFault(f"{graph.file}: operators of domain {unknown[0]!r} found, {expected} expected")
     if model.opset_imports[""] != graph.opset:
         raise RunFault(f"{graph.file}: opset {model.opset_imports['']} found, {graph.opset} expected")
     for node in model.graph.all_nodes():
         if node.op_type == "ArgMax":
             _check_integers(graph, node)
-    share = _check_tensors(graph, model.graph)
-    operators = sorted({node.op_type for node in model.graph.all_nodes()})
+    share = _check_tensors(graph, model.graph, foreign)
+    operators = sorted({f"{node.domain}::{node.op_type}".lstrip(":") for node in model.graph.all_nodes()})
     return {"operators": operators, "fp16_share": round(share, 4)}
 
 
@@ -68,14 +74,15 @@ def _check_integers(graph: Graph, argmax: Any) -> None:
         todo.extend(node.inputs)
 
 
-def _check_tensors(graph: Graph, found: Any) -> float:
-    """Refuse infinite and NaN tensors; returns the share of fp16 among the bytes of floating-point tensors."""
+def _check_tensors(graph: Graph, found: Any, masks: bool) -> float:
+    """Refuse infinite and NaN tensors, -inf apart where `masks` may have it; returns the share of fp16 among the bytes
+    of floating-point tensors."""
     total = half = 0
     for name, tensor in _tensors(found):
         array = tensor.numpy()
         if array.dtype.kind != "f":
             continue
-        if not np.isfinite(array).all():
+        if not (np.isfinite(array) | (masks & np.isneginf(array))).all():
             raise RunFault(f"{graph.file}: tensor {name} is not finite")
         total += array.nbytes
         half += array.nbytes if array.dtype == np.float16 else 0

@@ -3,7 +3,7 @@
 The layout is the one of transformers.js and the onnx-community exports: either side's tools open the other's files.
 
     onnx/vision_model_fp16.onnx   pixel_values -> image_embeds   (+ .onnx_data where it is large)
-    onnx/text_model_fp16.onnx     input_ids    -> text_embeds
+    onnx/text_model_fp16.onnx     input_ids    -> text_embeds    (_fp16, _int8, or no suffix: fp32)
     tokenizer.json  preprocessor_config.json  config.json
     manifest.json                 what this module reads and checks
 """
@@ -14,9 +14,9 @@ import dataclasses
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import tempfile
-import types
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,27 +24,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lgip_ort.errors import UsageFault
+from lgip_ort.errors import UsageFault, did_you_mean
+from lgip_ort.schema import build
 
 FORMAT = "lgip-ort bundle"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+EXPORTER = "lgip-ort"
 TOKENIZER = "tokenizer.json"
 
 Tower = Literal["vision", "text"]
-Precision = Literal["fp16", "fp32"]
+Precision = Literal["fp16", "fp32", "int8"]
+PRECISIONS: tuple[Precision, ...] = typing.get_args(Precision)
+"""In the order in which a bundle's default is chosen."""
 
 
 @dataclass(frozen=True)
 class Weights:
     """Which weights the graphs hold.
 
-    `source`: `hub`, `path`, `demo` or `random`; `name`: hub id or weights tag, path, or `seed N`;
-    `sha256` is taken over the tensors (name, dtype, shape, bytes, sorted by name), so that it does not depend on the
-    file format they came in.
+    `source`: `hub`, `path`, `demo`, `random`, or `unknown` where the graphs are somebody else's and were compared with
+    nothing; `name`: hub id or weights tag, path, or `seed N`; `sha256` is taken over the tensors (name, dtype, shape,
+    bytes, sorted by name), so that it does not depend on the file format they came in; over the graphs' own tensors where
+    the source is unknown.
     """
 
-    source: Literal["hub", "path", "demo", "random"]
+    source: Literal["hub", "path", "demo", "random", "unknown"]
     name: str
     revision: str | None
     sha256: str
@@ -61,7 +66,10 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Graph:
-    """One tower in one precision. `fp32` lists what stayed in fp32 in a graph of lower precision, and why."""
+    """One tower in one precision. `fp32` lists what stayed in fp32 in a graph of lower precision, and why.
+
+    `int8`: weights of matrix multiplications in 8 bits, their inputs quantised as they come; the rest is fp32.
+    """
 
     tower: Tower
     precision: Precision
@@ -80,7 +88,9 @@ class TextSpec:
     `trained` where only `context_length` is right. `source`: `original`, or `stand-in` where weights are random and
     the original tokenizer is out of reach. `clean`: what the original does to a text that `tokenizer.json` can't say,
     in this order, before it: `ftfy` mends mojibake, curly quotes and ligatures, `html` resolves entities, twice.
-    `reference`: the class of the original tokenizer.
+    `ignores`: what two texts may differ in and still have the same ids, as measured on the original: `case`, ASCII
+    `punctuation`, `spaces` (more than one, or at the ends). `reference`: the class of the original tokenizer.
+    Every text ends with `eot_id`, one that is cut at `context_length` too.
     """
 
     context_length: int
@@ -89,6 +99,7 @@ class TextSpec:
     lengths: Literal["any", "trained"]
     source: Literal["original", "stand-in"] = "original"
     clean: list[Literal["ftfy", "html"]] = field(default_factory=list)
+    ignores: list[Literal["case", "punctuation", "spaces"]] = field(default_factory=list)
     reference: str = ""
 
 
@@ -97,6 +108,7 @@ class ImageSpec:
     """How an image becomes `pixel_values`.
 
     `resize`: `shortest` scales the shortest side to `size` and crops the centre, `squash` ignores the aspect.
+    `interpolation`: Pillow's, which widens its filter with the scale (antialiasing) for all but `nearest`.
     `convert`: whether the colour mode is made RGB `before` or `after` resizing; it changes palette and alpha images.
     `arithmetic`: whose rounding of the crop and of the normalisation, so that results are equal to the last bit.
     """
@@ -113,7 +125,10 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything a runtime must know about a bundle. Read with `open_bundle`, written by the exporter."""
+    """Everything a runtime must know about a bundle. Read with `open_bundle`, written by the exporter.
+
+    `exported_by`: what made the graphs; where it is not this project, they were adopted.
+    """
 
     model: str
     library: Literal["open_clip", "transformers"]
@@ -127,8 +142,14 @@ class Manifest:
     files: dict[str, str]
     check: dict[str, Any]
     created_by: dict[str, str]
+    exported_by: str = EXPORTER
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
+
+    @property
+    def adopted(self) -> bool:
+        """Whether somebody else exported the graphs."""
+        return self.exported_by != EXPORTER
 
 
 @dataclass(frozen=True)
@@ -139,17 +160,53 @@ class Bundle:
     manifest: Manifest
     sha256: str
 
-    def graph(self, tower: Tower) -> Graph:
-        """The graph of `tower`: fp16 where there is one. Raises UsageFault where the manifest names none."""
-        found = {g.precision: g for g in self.manifest.graphs if g.tower == tower}
-        for precision in ("fp16", "fp32"):
-            if precision in found:
-                return found[precision]
-        raise UsageFault(f"{self.folder / MANIFEST}: no graph of the {tower} tower")
+    @property
+    def precisions(self) -> list[Precision]:
+        """The precisions that both towers are there in, the default first."""
+        towers = [{g.precision for g in self.manifest.graphs if g.tower == tower} for tower in typing.get_args(Tower)]
+        return [precision for precision in PRECISIONS if all(precision in found for found in towers)]
+
+    def graph(self, tower: Tower, precision: Precision | None = None) -> Graph:
+        """The graph of `tower` in `precision`; None is fp16 where both towers have it, else fp32, else int8.
+
+        Raises UsageFault naming the precisions that are there and the command that adds one.
+        """
+        there = self.precisions
+        wanted = precision or next(iter(there), None)
+        for graph in self.manifest.graphs:
+            if graph.tower == tower and graph.precision == wanted:
+                return graph
+        path, found = self.folder / MANIFEST, ", ".join(there) or "none"
+        if precision is None:
+            raise UsageFault(f"{path}: no precision that both towers are there in")
+        if self.manifest.adopted:
+            by = self.manifest.exported_by
+            raise UsageFault(f"{path}: precision {found} found, {precision} expected; the graphs are not ours ({by})")
+        raise UsageFault(
+            f"{path}: precision {found} found, {precision} expected; to have it: {self._export(precision)}"
+        )
+
+    def _export(self, added: Precision) -> str:
+        """The command that exports the same model again, with one precision more."""
+        weights = self.manifest.weights
+        source = {
+            "random": f" --weights random --{weights.name.replace(' ', '=')}",
+            "path": f" --weights {shlex.quote(weights.name)}",
+        }.get(weights.source, "")
+        precisions = "".join(f" --precision {p}" for p in [*self.precisions, added])
+        return f"python exporter/export.py --model {self.manifest.model}{source}{precisions} --overwrite"
 
     def path(self, name: str) -> Path:
         """The absolute path of the bundle's file `name`."""
         return self.folder / name
+
+
+def choose_precision(asked: str) -> Precision:
+    """The precision `asked`. Raises UsageFault, with the nearest known name, where there is none."""
+    for precision in PRECISIONS:
+        if precision == asked:
+            return precision
+    raise UsageFault(f"unknown precision {asked!r}{did_you_mean(asked, PRECISIONS)}")
 
 
 def open_bundle(folder: Path) -> Bundle:
@@ -171,7 +228,7 @@ def open_bundle(folder: Path) -> Bundle:
         raise UsageFault(
             f"{path}: format version {data.get('format_version')!r} found, {FORMAT_VERSION} expected; export again"
         )
-    manifest = _build(Manifest, data, str(path))
+    manifest = build(Manifest, data, str(path))
     if not re.fullmatch(r"\w[\w.-]*", manifest.model):  # it becomes the name of a folder
         raise UsageFault(f"{path}: model {manifest.model!r} found, letters, digits, '.', '-' and '_' expected")
     for graph in manifest.graphs:
@@ -236,34 +293,3 @@ def _inside(folder: Path, name: str, manifest: Path) -> Path:
     if not file.is_relative_to(root):
         raise UsageFault(f"{manifest}: {name!r} leaves the bundle's folder")
     return folder / name
-
-
-def _build(kind: Any, data: Any, where: str) -> Any:
-    """`data`, as read from JSON, as an instance of the annotated type `kind`; UsageFault where they do not agree."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(data, dict):
-        hints = typing.get_type_hints(kind)
-        known = {f.name: f for f in dataclasses.fields(kind)}
-        if unknown := sorted(set(data) - set(known)):
-            raise UsageFault(f"{where}: unknown field {unknown[0]!r}")
-        for name, f in known.items():
-            required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-            if required and name not in data:
-                raise UsageFault(f"{where}: field {name!r} is missing")
-        return typing.cast(Any, kind)(**{n: _build(hints[n], v, f"{where}: {n}") for n, v in data.items()})
-    if origin is list and isinstance(data, list):
-        return [_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(data)]
-    if origin is dict and isinstance(data, dict):
-        return {key: _build(args[1], value, f"{where}.{key}") for key, value in data.items()}
-    if origin is Literal and data in args:
-        return data
-    if origin in (typing.Union, types.UnionType):
-        for arg in args:
-            if isinstance(data, arg):
-                return data
-    if kind is Any or (isinstance(kind, type) and isinstance(data, kind) and not isinstance(data, bool)):
-        return data
-    if kind is float and isinstance(data, int):
-        return float(data)
-    expected = f"one of {', '.join(map(repr, args))}" if origin is Literal else str(getattr(kind, "__name__", kind))
-    raise UsageFault(f"{where}: {data!r} found, {expected} expected")

@@ -31,17 +31,20 @@ OPEN_CLIP = {
 
 
 @cache
-def exported(kind: str, precision: str = "fp16") -> tuple[Path, str]:
-    """A published bundle and the weights it was made from, one for all tests. `kind`: tiny_clip, tiny_siglip, open_clip."""
+def exported(kind: str, *precisions: str) -> tuple[Path, str]:
+    """A published bundle and the weights it was made from, one for all tests.
+
+    `kind`: tiny_clip, tiny_siglip, open_clip. `precisions`: fp16 alone where none is named.
+    """
     from exporter.publish import export_model
 
-    home = Path(_home().name) / f"{kind}-{precision}"
+    home = Path(_home().name) / "-".join((kind, *precisions))
     if kind == "open_clip":
         spec, weights = open_clip_spec(home), "random"
     else:
         spec = zoo.get(kind)
         weights = str({"tiny_clip": clip_folder, "tiny_siglip": siglip_folder}[kind](home / "weights"))
-    folder, _ = export_model(spec, weights, precision, home / "artifacts")
+    folder, _ = export_model(spec, weights, precisions or ("fp16",), home / "artifacts")
     return folder, weights
 
 
@@ -124,6 +127,35 @@ def open_clip_spec(folder: Path, quick_gelu: bool = False) -> ModelSpec:
     (folder / f"{name}.json").write_text(json.dumps({**OPEN_CLIP, "quick_gelu": quick_gelu}))
     open_clip.add_model_config(folder / f"{name}.json")
     return ModelSpec(key="toy_open_clip", library="open_clip", name=name, tag=None, image_size=32, context_length=77)
+
+
+def open_clip_siglip_spec(folder: Path) -> ModelSpec:
+    """The same with open_clip's form of SigLIP: a vision tower of timm, and a text tower that sees its padding."""
+    import open_clip
+
+    config = {
+        "embed_dim": 64,
+        "init_logit_bias": -10,
+        "custom_text": True,
+        "vision_cfg": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"},
+        "text_cfg": {
+            "context_length": 24,
+            "vocab_size": 32_000,
+            "hf_tokenizer_name": "nobody/toy-SigLIP",
+            "tokenizer_kwargs": {"clean": "canonicalize"},
+            "width": 32,
+            "heads": 2,
+            "layers": 2,
+            "no_causal_mask": True,
+            "proj_bias": True,
+            "pool_type": "last",
+            "norm_kwargs": {"eps": 1e-6},
+        },
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "toy-siglip.json").write_text(json.dumps(config))
+    open_clip.add_model_config(folder / "toy-siglip.json")
+    return ModelSpec("toy_open_clip_siglip", "open_clip", "toy-siglip", None, 160, 24)
 
 
 def random_spec() -> ModelSpec:

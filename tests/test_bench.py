@@ -50,6 +50,7 @@ COMPARISON = {
     "verdict": str,
     "model": str,
     "weights": str,
+    "padding": {"reference": str, "candidate": str},
     "rows": [
         NAMES | COMPARED | {"margin": NUMBER, "verdict": str, "n": int, "images": int, "images_needed": NULLABLE}
     ],
@@ -489,7 +490,9 @@ def test_both_engines_with_unreadable_images(score, bench, spoiled, monkeypatch,
     import bench as command
     from lgip_ort.engine import OrtEngine
 
-    monkeypatch.setattr(command, "_engine", lambda name, bundle, provider, size: OrtEngine(bundle, provider, size))
+    monkeypatch.setattr(
+        command, "_engine", lambda name, bundle, plan, provider, _: OrtEngine(bundle, provider, plan.batch_size)
+    )
     outcome = bench("--engine", "both", "--bundle", toy, "--data", f"coco:{spoiled}", "--json")
     assert outcome.code == 1
     assert outcome.json()["status"] == "failed"

@@ -6,9 +6,9 @@ import json
 import shutil
 
 import pytest
-from toy import TEXT, VISION, make_bundle, rehash
+from toy import TEXT, VISION, in_precisions, make_bundle, rehash
 
-from lgip_ort.bundle import Bundle, open_bundle, write_bundle, write_manifest
+from lgip_ort.bundle import PRECISIONS, Bundle, choose_precision, open_bundle, write_bundle, write_manifest
 from lgip_ort.errors import UsageFault
 
 
@@ -107,15 +107,62 @@ def test_whole_numbers_are_floats(own):
     assert open_bundle(own).manifest.image.mean == [0.0, 0.0, 0.0]
 
 
-def test_graph_of_a_tower(toy):
+@pytest.mark.parametrize(
+    ("there", "default"),
+    [
+        (["int8", "fp32", "fp16"], "fp16"),
+        (["int8", "fp32"], "fp32"),
+        (["int8"], "int8"),
+    ],
+)
+def test_graph_of_a_tower(own, there, default):
+    bundle = open_bundle(in_precisions(own, *there))
+    assert bundle.precisions == [precision for precision in PRECISIONS if precision in there]
+    for tower in ("vision", "text"):
+        assert bundle.graph(tower) is bundle.graph(tower, default)
+        for precision in there:
+            found = bundle.graph(tower, precision)
+            assert (found.tower, found.precision) == (tower, precision)
+
+
+def test_both_towers_are_of_one_precision(toy):
+    """A precision that one tower lacks is none of the bundle's."""
     manifest = open_bundle(toy).manifest
     vision, text = manifest.graphs
     full = dataclasses.replace(vision, precision="fp32", file="onnx/vision_model.onnx")
-    both = Bundle(toy, dataclasses.replace(manifest, graphs=[full, vision]), "")
-    assert both.graph("vision") is vision
-    assert Bundle(toy, dataclasses.replace(manifest, graphs=[full, text]), "").graph("vision") is full
-    with pytest.raises(UsageFault, match="no graph of the text tower"):
-        both.graph("text")
+    both = Bundle(toy, dataclasses.replace(manifest, graphs=[full, vision, text]), "")
+    assert both.precisions == ["fp16"] and both.graph("vision") is vision
+    with pytest.raises(UsageFault, match=r"manifest\.json: precision fp16 found, fp32 expected"):
+        both.graph("text", "fp32")
+    for graphs in ([full, text], [vision], []):
+        with pytest.raises(UsageFault, match="no precision that both towers are there in"):
+            Bundle(toy, dataclasses.replace(manifest, graphs=graphs), "").graph("vision")
+
+
+@pytest.mark.parametrize(
+    ("weights", "options"),
+    [
+        ({"source": "random", "name": "seed 7"}, " --weights random --seed=7"),
+        ({"source": "path", "name": "/a b/w"}, " --weights '/a b/w'"),
+        ({"source": "hub", "name": "someone/toy"}, ""),
+    ],
+)
+def test_a_precision_that_is_missing_says_how_to_add_it(own, weights, options):
+    in_precisions(own, "fp32", "fp16")
+    rehash(own, weights=weights)
+    bundle = open_bundle(own)
+    with pytest.raises(UsageFault) as fault:
+        bundle.graph("text", "int8")
+    command = (
+        f"python exporter/export.py --model toy{options} --precision fp16 --precision fp32 --precision int8 --overwrite"
+    )
+    assert str(fault.value) == f"{own}/manifest.json: precision fp16, fp32 found, int8 expected; to have it: {command}"
+
+
+def test_precision_that_is_none():
+    assert choose_precision("int8") == "int8"
+    with pytest.raises(UsageFault, match="unknown precision 'int'; did you mean 'int8'"):
+        choose_precision("int")
 
 
 def test_failed_write_leaves_nothing(tmp_path):

@@ -5,10 +5,11 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from toy import EOT, TEXT, UNKNOWN, VISION, make_bundle, rehash, weights
+from toy import EOT, TEXT, UNKNOWN, VISION, in_precisions, make_bundle, rehash, weights
 
+from lgip_ort import session
 from lgip_ort.bundle import open_bundle
-from lgip_ort.engine import OrtEngine
+from lgip_ort.engine import OrtEngine, provider_for
 from lgip_ort.errors import UsageFault
 from lgip_ort.text import TextEncoder
 
@@ -84,8 +85,13 @@ def test_neighbours_do_not_matter(tmp_path, pad_matters):
 
 
 def test_another_padded_length_matters_where_the_bundle_says_so(tmp_path, toy):
-    trained = OrtEngine(open_bundle(make_bundle(tmp_path / "b", pad_matters=True)))
-    assert np.abs(trained.encode_texts(["a cat"], pad_to=4) - trained.encode_texts(["a cat"])).max() > 0.01
+    bundle = open_bundle(make_bundle(tmp_path / "b", pad_matters=True))
+    paper, trained = OrtEngine(bundle, padding="paper"), OrtEngine(bundle)
+    assert np.abs(paper.encode_texts(["a cat"], pad_to=4) - paper.encode_texts(["a cat"])).max() > 0.01
+    for same in (paper.encode_texts(["a cat"]), trained.encode_texts(["a cat"], pad_to=24)):
+        np.testing.assert_allclose(same, trained.encode_texts(["a cat"]), atol=1e-6)
+    with pytest.raises(ValueError, match=r"input 'input_ids': \[1, 4\] found, \['batch', 24\] expected"):
+        trained.encode_texts(["a cat"], pad_to=4)
     exact = OrtEngine(open_bundle(toy))
     np.testing.assert_allclose(exact.encode_texts(["a cat"], pad_to=4), exact.encode_texts(["a cat"]), atol=1e-6)
 
@@ -112,13 +118,33 @@ def test_stamp(toy):
     assert set(stamp.versions) >= {"numpy", "pillow", "tokenizers", "onnxruntime"}
 
 
-def test_fp32_on_cpu_is_no_cast(toy, tmp_path):
-    folder = shutil.copytree(toy, tmp_path / "b")
-    graphs = [graph.__dict__ | {"precision": "fp32"} for graph in open_bundle(toy).manifest.graphs]
-    for graph in graphs:
-        graph |= {name: [spec.__dict__ for spec in graph[name]] for name in ("inputs", "outputs")}
-    rehash(folder, graphs=graphs)
-    assert OrtEngine(open_bundle(folder)).stamp.precision == {"asked": "fp32", "executed": "fp32"}
+def test_arm_is_stamped(toy):
+    assert OrtEngine(open_bundle(toy), padding="paper").stamp.padding == "paper"
+    with pytest.raises(UsageFault, match="unknown padding 'trainde'; did you mean 'trained'"):
+        OrtEngine(open_bundle(toy), padding="trainde")
+
+
+@pytest.mark.parametrize(("asked", "executed"), [("fp16", "fp32 (cast)"), ("fp32", "fp32"), ("int8", "int8 (dynamic)")])
+def test_precision_is_chosen_and_stamped(asked, executed, tmp_path):
+    folder = in_precisions(make_bundle(tmp_path / "b"), "fp16", "fp32", "int8")
+    for graph in open_bundle(folder).manifest.graphs:
+        if graph.precision != asked:  # the session would not load it
+            (folder / graph.file).write_bytes(b"another graph")
+    rehash(folder)
+    engine = OrtEngine(open_bundle(folder), "cpu", precision=asked)
+    assert engine.stamp.precision == {"asked": asked, "executed": executed}
+    with pytest.raises(UsageFault, match="precision fp16 found, fp32 expected; to have it: python"):
+        OrtEngine(open_bundle(in_precisions(folder, "fp16")), precision="fp32")
+
+
+def test_int8_runs_on_the_cpu_and_says_so(tmp_path, monkeypatch):
+    """CUDA has no kernel for its products: `auto` is the CPU, and CUDA by name an error, with or without a device."""
+    bundle = open_bundle(in_precisions(make_bundle(tmp_path / "b"), "fp16", "int8"))
+    monkeypatch.setattr(session, "cuda_problem", lambda: None)
+    assert provider_for("auto", "fp16").key == "cuda" and provider_for("auto", "int8").key == "cpu"
+    assert OrtEngine(bundle, precision="int8").stamp.provider["active"] == "cpu"
+    with pytest.raises(UsageFault, match="CUDAExecutionProvider has no kernel for the products of an int8 graph"):
+        OrtEngine(bundle, "cuda", precision="int8")
 
 
 def test_width_that_is_not_the_manifest_s(toy, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ import onnx  # noqa: E402
 from checkpoints import exported  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
 
+from exporter import verify  # noqa: E402
 from exporter.inputs import original_images, original_text  # noqa: E402
 from exporter.load import embed_ids, embed_images, load_original  # noqa: E402
 from exporter.probes import CAPTIONS, SIZES, pictures  # noqa: E402
-from exporter.verify import BATCHES, check_tower  # noqa: E402
-from lgip_ort.bundle import open_bundle  # noqa: E402
+from exporter.verify import BATCHES, COSINE, SAME_GRAPH, check_tower, half  # noqa: E402
+from lgip_ort.bundle import PRECISIONS, open_bundle  # noqa: E402
 from lgip_ort.errors import RunFault  # noqa: E402
 from models import zoo  # noqa: E402
 
@@ -35,17 +37,22 @@ def setups():
     return made
 
 
-def _check(setups, kind, tower, path=None, reference=None, **changes):
+def _check(setups, kind, tower, path=None, reference=None, precision=None):
     bundle, rows = setups[kind]
-    graph = dataclasses.replace(bundle.graph(tower), **changes)
+    graph = bundle.graph(tower, precision)
     inputs, expected = rows[tower]
     text = bundle.manifest.text if tower == "text" else None
     return check_tower(path or bundle.path(graph.file), graph, inputs, reference or expected, text)
 
 
-def _edited(setups, kind, tower, tmp_path, edit):
+def _other(setups, kind):
+    """The setups of a bundle of the same weights in every precision."""
+    return {kind: (open_bundle(exported(kind, *PRECISIONS)[0]), setups[kind][1])}
+
+
+def _edited(setups, kind, tower, tmp_path, edit, precision=None):
     bundle, _ = setups[kind]
-    model = onnx.load(bundle.path(bundle.graph(tower).file))
+    model = onnx.load(bundle.path(bundle.graph(tower, precision).file))
     edit(model)
     onnx.save(model, tmp_path / "edited.onnx")
     return tmp_path / "edited.onnx"
@@ -151,11 +158,125 @@ def test_text_that_feels_its_padding_fails_where_any_length_is_claimed(setups):
     bundle, rows = setups["tiny_siglip"]
     ids, texts = rows["text"]
     claimed = dataclasses.replace(bundle.manifest.text, lengths="any")
-    with pytest.raises(RunFault, match=r"(?s)can.t run on int64 \(1, 1\).*Expected: 24"):
+    with pytest.raises(RunFault, match=r"cosine of a text at its own length with the same padded: .* found"):
         check_tower(bundle.path(bundle.graph("text").file), bundle.graph("text"), ids, texts, claimed)
+
+
+def test_siglip_is_held_to_the_original_at_another_length(setups, tmp_path):
+    """A graph that pads short texts up to the trained length is right there and nowhere else."""
+    bundle, rows = setups["tiny_siglip"]
+    ids, texts = rows["text"]
+    original = load_original(zoo.get("tiny_siglip"), exported("tiny_siglip")[1])
+    shorter = embed_ids(original, torch.from_numpy(half(ids))).numpy()
+    assert half(ids).shape == (7, 12)
+    graph, text = bundle.graph("text"), bundle.manifest.text
+    assert bundle.manifest.check["onnx/text_model_fp16.onnx"]["half_cosine_min"] >= 0.9999
+    measured = check_tower(bundle.path(graph.file), graph, ids, texts, text, shorter)
+    assert measured["half_cosine_min"] >= 0.9999
+
+    def edit(model):
+        tensors = {
+            "length": np.array(24),
+            "one": np.array(1),
+            "none": np.array([0, 0, 0]),
+            "pad": np.array(text.pad_id),
+            "flat": np.array([1]),
+        }
+        model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.int64), n) for n, v in tensors.items())
+        for node in model.graph.node:
+            node.input[:] = ["padded_ids" if name == "input_ids" else name for name in node.input]
+        make = onnx.helper.make_node
+        nodes = [
+            make("Shape", ["input_ids"], ["size"]),
+            make("Gather", ["size", "one"], ["found"]),
+            make("Sub", ["length", "found"], ["missing"]),
+            make("Reshape", ["missing", "flat"], ["missing_1d"]),
+            make("Concat", ["none", "missing_1d"], ["pads"], axis=0),
+            make("Pad", ["input_ids", "pads", "pad"], ["padded_ids"]),
+        ]
+        for i, node in enumerate(nodes):
+            model.graph.node.insert(i, node)
+
+    path = _edited(setups, "tiny_siglip", "text", tmp_path, edit)
+    with pytest.raises(RunFault, match=r"cosine with the PyTorch original at half of the length: .* found"):
+        check_tower(path, graph, ids, texts, text, shorter)
 
 
 def test_a_graph_that_does_not_load_is_named(setups, tmp_path):
     (tmp_path / "edited.onnx").write_bytes(b"no graph")
     with pytest.raises(RunFault, match=r"onnx/text_model_fp16\.onnx: ONNX Runtime can't load it"):
         _check(setups, "tiny_clip", "text", tmp_path / "edited.onnx")
+
+
+@pytest.mark.parametrize("kind", ["tiny_clip", "tiny_siglip"])
+@pytest.mark.parametrize("tower", ["vision", "text"])
+def test_int8_is_coarse_and_passes(kind, tower, setups):
+    measured = _check(_other(setups, kind), kind, tower, precision="int8")
+    assert COSINE["int8"] < measured["cosine_min"] < COSINE["fp32"]
+    assert measured["batches_cosine_min"] > SAME_GRAPH["int8"]
+
+
+def _doubled(nth):
+    """The scale of the `nth` quantised weight, twice as large."""
+
+    def edit(model):
+        scale = [t for t in model.graph.initializer if t.name.endswith("_scale")][nth]
+        scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(2), scale.name))
+
+    return edit
+
+
+@pytest.mark.parametrize(("kind", "tower", "nth"), [("tiny_clip", "vision", 3), ("tiny_siglip", "text", 3)])
+def test_a_scale_twice_too_large_fails(kind, tower, nth, setups, tmp_path):
+    path = _edited(_other(setups, kind), kind, tower, tmp_path, _doubled(nth), "int8")
+    with pytest.raises(RunFault, match=r"onnx/\w+_int8\.onnx: cosine .* found, at least 0\.9\d expected"):
+        _check(_other(setups, kind), kind, tower, path, precision="int8")
+
+
+def test_what_was_quantised_to_three_bits_fails(setups, tmp_path):
+    def edit(model):
+        for tensor in model.graph.initializer:
+            if tensor.name.endswith("_quantized"):
+                array = numpy_helper.to_array(tensor).astype(np.int32)
+                coarse = (array / 32).round() * 32
+                tensor.CopyFrom(numpy_helper.from_array(coarse.astype(np.int8), tensor.name))
+
+    path = _edited(_other(setups, "tiny_siglip"), "tiny_siglip", "text", tmp_path, edit, "int8")
+    with pytest.raises(RunFault, match=r"text_model_int8\.onnx: cosine"):
+        _check(_other(setups, "tiny_siglip"), "tiny_siglip", "text", path, precision="int8")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "int8"])
+def test_every_level_is_run_in_turn(precision, setups, monkeypatch):
+    """One session at a time: a large graph's weights are in memory once."""
+    levels, alive, honest = [], weakref.WeakSet(), verify._session
+
+    def watched(path, label, level="ORT_ENABLE_ALL"):
+        assert not alive
+        session = honest(path, label, level)
+        alive.add(session)
+        levels.append(level)
+        return session
+
+    monkeypatch.setattr(verify, "_session", watched)
+    measured = _check(_other(setups, "tiny_clip"), "tiny_clip", "vision", precision=precision)
+    assert levels == ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC"]
+    assert measured["levels_cosine_min"] >= SAME_GRAPH[precision]
+
+
+@pytest.mark.parametrize("level", verify.LEVELS)
+def test_a_level_that_computes_something_else_fails(level, setups, monkeypatch):
+    honest = verify._run
+    wrong = weakref.WeakSet()
+    opened = verify._session
+
+    def session(path, label, asked="ORT_ENABLE_ALL"):
+        made = opened(path, label, asked)
+        if asked == level:
+            wrong.add(made)
+        return made
+
+    monkeypatch.setattr(verify, "_session", session)
+    monkeypatch.setattr(verify, "_run", lambda s, g, x: honest(s, g, x)[::-1] if s in wrong else honest(s, g, x))
+    with pytest.raises(RunFault, match=rf"cosine at {level} with the optimised graph: .* at least 0\.9999 expected"):
+        _check(setups, "tiny_clip", "vision")

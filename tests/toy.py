@@ -54,11 +54,48 @@ def rehash(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(data))
 
 
+def in_precisions(folder: Path, *precisions: str) -> Path:
+    """Give the bundle at `folder` copies of its graphs under the names of `precisions`, and no others."""
+    path = folder / "manifest.json"
+    data = json.loads(path.read_text())
+    found, data["graphs"] = data["graphs"], []
+    contents = {graph["file"]: (folder / graph["file"]).read_bytes() for graph in found}
+    for graph in found:
+        del data["files"][graph["file"]]
+        (folder / graph["file"]).unlink()
+        for precision in precisions:
+            suffix = "" if precision == "fp32" else f"_{precision}"
+            file = f"onnx/{graph['tower']}_model{suffix}.onnx"
+            (folder / file).write_bytes(contents[graph["file"]])
+            data["files"][file] = ""
+            data["graphs"].append({**graph, "precision": precision, "file": file})
+    path.write_text(json.dumps(data))
+    rehash(folder)
+    return folder
+
+
 def edit_graph(file: Path, edit: Callable[[onnx.GraphProto], None]) -> None:
     """Change an ONNX file in place."""
     model = onnx.load(file)
     edit(model.graph)
     file.write_bytes(model.SerializeToString())
+
+
+def fix_length(folder: Path) -> Path:
+    """Make the text graph of a bundle take texts of CONTEXT tokens only; returns the folder."""
+
+    def fix(graph: onnx.GraphProto) -> None:
+        dim = graph.input[0].type.tensor_type.shape.dim[1]
+        dim.ClearField("dim_param")
+        dim.dim_value = CONTEXT
+
+    edit_graph(folder / TEXT, fix)
+    graphs = json.loads((folder / "manifest.json").read_text())["graphs"]
+    for graph in graphs:
+        if graph["tower"] == "text":
+            graph["inputs"][0]["shape"] = ["batch", CONTEXT]
+    rehash(folder, graphs=graphs)
+    return folder
 
 
 def weights(file: Path) -> dict[str, np.ndarray]:
