@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint format demo-models demo-bundles clean
+.PHONY: help demo test lint format zoo demo-models demo-bundles clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,9 @@ lint: $(VENV)/.dev ## format, lint and types
 format: $(VENV)/.dev ## put every file into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+zoo: $(VENV)/.dev ## export every model of the zoo, most with random weights, and write the tables in docs/ (hours)
+	$(BIN)/python benchmarks/zoo.py
 
 demo-models: $(VENV)/.dev ## train the demo models again (half an hour each on one core; needs fonts-noto-color-emoji)
 	$(BIN)/python models/demo/train.py --model tiny_clip
