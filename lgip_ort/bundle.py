@@ -45,8 +45,8 @@ class Weights:
 
     `source`: `hub`, `path`, `demo`, `random`, or `unknown` where the graphs are somebody else's and were compared with
     nothing; `name`: hub id or weights tag, path, or `seed N`; `sha256` is taken over the tensors (name, dtype, shape,
-    bytes, sorted by name), so that it does not depend on the file format they came in; over the graphs' own tensors where
-    the source is unknown.
+    bytes, sorted by name), so that it does not depend on the file format they came in, over the graphs' own
+    tensors where the source is unknown.
     """
 
     source: Literal["hub", "path", "demo", "random", "unknown"]
