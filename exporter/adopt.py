@@ -101,6 +101,9 @@ def adopt(
             clock(line)
         manifest: Manifest | None = None
         for files in found.pairs:
+            if precisions and files.precision not in (None, *precisions):
+                clock(f"{files.vision.relative_to(folder)}: passed over, {files.precision} is not asked for")
+                continue
             cuts = _cut(files, folder, spec, family)
             precision = cuts[0].precision
             if precisions and precision not in precisions:

@@ -42,7 +42,7 @@ def family_of(spec: ModelSpec, config: Mapping[str, Any]) -> Family:
     Raises UsageFault where neither the export's configuration nor the zoo says it, or where they contradict each other.
     """
     if spec.library == "open_clip":
-        return "clip"
+        return "siglip" if config.get("model_type") == "siglip" else "clip"
     ours = dict(spec.config) if spec.folder is None else _read(spec.folder, CONFIG)
     expected = ours.get("model_type")
     found = config.get("model_type", expected)

@@ -141,6 +141,13 @@ def two_files() -> Path:
     return folder
 
 
+def adopt_demo(folder: Path, out: Path, kind: str = "tiny_clip", known="same", **options):
+    """The bundle of an export of a demo model; `known`: the original to compare with, None for none."""
+    from exporter.adopt import adopt
+
+    return adopt(zoo.get(kind), folder, original(kind) if known == "same" else known, out=out, **options)
+
+
 def copy(folder: Path, to: Path) -> Path:
     """A copy of an export that a test may change."""
     return Path(shutil.copytree(folder, to))

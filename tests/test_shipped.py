@@ -140,7 +140,9 @@ def test_preprocessing_as_its_file_says(tmp_path):
 
 @pytest.mark.parametrize("name", ["CLIPFeatureExtractor", "CLIPImageProcessorFast"])
 def test_old_and_fast_names_of_the_processor(name, tmp_path):
-    assert _write_images(tmp_path, tmp_path / "work", image_processor_type=name).mean == [0.1, 0.2, 0.3]
+    plain = {"size": 64, "crop_size": 64}  # as old configurations have them
+    spec = _write_images(tmp_path, tmp_path / "work", image_processor_type=name, **plain)
+    assert (spec.mean, spec.size, spec.resize) == ([0.1, 0.2, 0.3], 64, "shortest")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +192,8 @@ def test_configuration(tmp_path):
         ("siglip_base", {}, "siglip"),
         ("siglip_base", {"model_type": "siglip"}, "siglip"),
         ("clip_vit_b16", {"model_type": "clip"}, "clip"),
+        ("clip_vit_b16", {}, "clip"),
+        ("clip_vit_b16", {"model_type": "siglip"}, "siglip"),  # transformers' form of an open_clip model
     ],
 )
 def test_family(key, found, family):
