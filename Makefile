@@ -23,7 +23,7 @@ format: $(VENV)/.dev ## put every file into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-zoo: $(VENV)/.dev ## export every model of the zoo, most with random weights, and write the tables in docs/ (hours)
+zoo: $(VENV)/.dev ## export every model of the zoo, most with random weights, and write the tables in docs/ (half an hour)
 	$(BIN)/python benchmarks/zoo.py
 
 demo-models: $(VENV)/.dev ## train the demo models again (half an hour each on one core; needs fonts-noto-color-emoji)
