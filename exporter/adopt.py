@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from numpy.typing import NDArray
 
 from exporter import shipped, surgery
+from exporter.expected import Expected, expect
 from exporter.foreign import Family
-from exporter.inputs import OriginalImages, OriginalText, original_images, original_text
 from exporter.layouts import TowerFiles, find_towers
-from exporter.load import Original, embed_ids, embed_images, load_original
+from exporter.load import Original, load_original
 from exporter.preprocess import prove_pixels
 from exporter.probes import Probes, probes
 from exporter.publish import Clock, Log, bundle_files, original_config, versions, write_config
@@ -23,27 +21,12 @@ from exporter.surgery import TowerGraph
 from exporter.tokenizer import prove_tokens
 from exporter.tower_check import write_tower
 from exporter.towers import towers_of
-from exporter.verify import Rows, half, limits
+from exporter.verify import limits
 from lgip_ort.bundle import TOKENIZER, Bundle, Graph, Manifest, Precision, Tower, Weights, write_bundle, write_manifest
 from lgip_ort.errors import RunFault, UsageFault
 from lgip_ort.image import preprocess
 from lgip_ort.text import TextEncoder
 from models.zoo import ModelSpec
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the PyTorch original does: its tokenizer and preprocessing, and its embeddings of the probes by tower.
-
-    `shorter`: those of texts cut to half of their length, where the length matters.
-    """
-
-    original: Original
-    text: OriginalText
-    images: OriginalImages
-    rows: dict[Tower, Rows]
-    shorter: Rows | None
-    activation: dict[str, str]
 
 
 def adopt_folder(
@@ -111,7 +94,7 @@ def adopt(
                 continue
             if manifest is None:
                 known = probes(data, columns)
-                expected = None if original is None else _expected(original, known)
+                expected = None if original is None else expect(original, known)
                 manifest = _inputs(spec, folder, files, cuts, config, family, expected, work)
                 manifest = dataclasses.replace(manifest, exported_by=exported_by or _origin(folder, cuts))
                 bundle = Bundle(work, manifest, "")
@@ -143,18 +126,6 @@ def _compared(original: Original | None) -> str:
         return "NOT VERIFIED: there is no original to compare with"
     weights = original.weights
     return f"tokenizer and preprocessing are the original's, {weights.source} weights {weights.sha256[:12]}"
-
-
-def _expected(original: Original, known: Probes) -> Expected:
-    text, images = original_text(original), original_images(original)
-    pixels, ids = torch.from_numpy(images.pixels(known.images)), torch.from_numpy(text.encode(known.captions))
-    rows: dict[Tower, Rows] = {
-        "vision": embed_images(original, pixels).numpy(),
-        "text": embed_ids(original, ids).numpy(),
-    }
-    pair = towers_of(original)
-    shorter = None if pair.text.any_length else embed_ids(original, torch.from_numpy(half(ids.numpy()))).numpy()
-    return Expected(original, text, images, rows, shorter, pair.activation)
 
 
 def _cut(files: TowerFiles, folder: Path, spec: ModelSpec, family: Family) -> tuple[TowerGraph, TowerGraph]:
@@ -195,7 +166,7 @@ def _inputs(
         architecture=spec.name,
         weights=expected.original.weights if expected else _unknown(folder, cuts),
         embedding_dim=0,
-        activation=expected.activation if expected else shipped.activations(config),
+        activation=towers_of(expected.original).activation if expected else shipped.activations(config),
         graphs=[],
         text=shipped.write_text(folder, files.text.parent, spec, text, any_length, work),
         image=shipped.write_images(folder, files.vision.parent, spec, images, work),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,12 +12,15 @@ from torch import Tensor, fx
 from exporter.mixed import call
 from exporter.towers import MASKED
 
+See = Callable[[fx.Node, Any, Any, Any], None]
+
 
 class _Watch(fx.Interpreter):
     """Runs in fp32 and calls `see(node, args, kwargs, result)` after every operation."""
 
-    def __init__(self, traced: fx.GraphModule) -> None:
+    def __init__(self, traced: fx.GraphModule, see: See) -> None:
         super().__init__(traced, garbage_collect_values=True)
+        self.see = see
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -25,44 +29,23 @@ class _Watch(fx.Interpreter):
             self.see(n, args, kwargs, result)
         return result
 
-    def see(self, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
-        raise NotImplementedError
-
-
-class _Largest(_Watch):
-    def __init__(self, traced: fx.GraphModule) -> None:
-        super().__init__(traced)
-        self.found: dict[str, float] = {}
-        self.masked = masked_nodes(traced)
-
-    def see(self, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
-        for tensor in floats(result):
-            # What is masked is meant to vanish: how far below everything else it lies says nothing.
-            seen = tensor[tensor > MASKED / 2] if node in self.masked else tensor
-            if seen.numel():
-                low, high = seen.aminmax()
-                self.found[node.name] = max(self.found.get(node.name, 0.0), float(high), -float(low))
-
-
-class _Error(_Watch):
-    def __init__(self, traced: fx.GraphModule) -> None:
-        super().__init__(traced)
-        self.found: dict[str, float] = {}
-
-    def see(self, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
-        if not floats(result):
-            return
-        rounded = call(node, args, kwargs, torch.float16)
-        error = max(_distance(a, b) for a, b in zip(floats(result), floats(rounded), strict=True))
-        self.found[node.name] = max(self.found.get(node.name, 0.0), error)
-
 
 def largest_values(traced: fx.GraphModule, rows: Tensor) -> dict[str, float]:
     """Node name -> largest |value| of its result over `rows`, in fp32, in the order of the graph."""
-    watch = _Largest(traced)
+    found: dict[str, float] = {}
+    masked = masked_nodes(traced)
+
+    def see(node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
+        for tensor in floats(result):
+            # What is masked is meant to vanish: how far below everything else it lies says nothing.
+            seen = tensor[tensor > MASKED / 2] if node in masked else tensor
+            if seen.numel():
+                low, high = seen.aminmax()
+                found[node.name] = max(found.get(node.name, 0.0), float(high), -float(low))
+
     with torch.inference_mode():
-        watch.run(rows)
-    return watch.found
+        _Watch(traced, see).run(rows)
+    return found
 
 
 def local_errors(traced: fx.GraphModule, rows: Tensor) -> dict[str, float]:
@@ -70,10 +53,16 @@ def local_errors(traced: fx.GraphModule, rows: Tensor) -> dict[str, float]:
 
     |fp16 - fp32| / |fp32|, both L2 norms over the result; inf where fp16 gives something that is not finite.
     """
-    watch = _Error(traced)
+    found: dict[str, float] = {}
+
+    def see(node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
+        if exact := floats(result):
+            rounded = floats(call(node, args, kwargs, torch.float16))
+            found[node.name] = max(_distance(a, b) for a, b in zip(exact, rounded, strict=True))
+
     with torch.inference_mode():
-        watch.run(rows)
-    return watch.found
+        _Watch(traced, see).run(rows)
+    return found
 
 
 def masked_nodes(traced: fx.GraphModule) -> set[fx.Node]:

@@ -111,7 +111,7 @@ def strip(model: Any) -> None:
 
 
 def save(model: Any, path: Path) -> None:
-    """Write `model`, stripped; its weights go beside it where they are large."""
+    """Write `model`, stripped; its weights go into the file, or beside it where they are large."""
     import onnx_ir
 
     strip(model)
@@ -120,6 +120,7 @@ def save(model: Any, path: Path) -> None:
     if weights > EXTERNAL_BYTES:
         onnx_ir.save(model, path, external_data=path.name + "_data")
     else:
+        onnx_ir.external_data.load_to_model(model)
         onnx_ir.save(model, path)
 
 

@@ -52,7 +52,6 @@ def quantise(source: Graph, folder: Path) -> Graph:
             use_external_data_format=True,
         )
         model = onnx_ir.load(quantised)
-        onnx_ir.external_data.load_to_model(model)
         save(model, folder / name)
     return dataclasses.replace(source, precision="int8", file=name, fp32=fp32)
 

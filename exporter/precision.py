@@ -11,12 +11,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
 from exporter.audit import largest_values, local_errors
 from exporter.mixed import Mixed
 from exporter.trace import LARGEST, where
+from exporter.verify import cosine
 from lgip_ort.errors import RunFault
 
 HEADROOM = LARGEST / 2
@@ -62,10 +64,12 @@ def halve(traced: fx.GraphModule, rows: Tensor, reference: Tensor) -> Half:
     nodes = {node.name: node for node in traced.graph.nodes}
     kept = weights.too_large
     islands = _overflowing(traced, largest, set(kept))
-    cosines = _true_fp16(Mixed(traced, torch.float16, islands, kept), rows, reference)
+    encoder = Mixed(traced, torch.float16, islands, kept)
+    cosines = _true_fp16(encoder, rows, reference)
     if not min(cosines) >= COSINE:
         islands, kept = _harmed(traced, rows, reference, islands, weights)
-        cosines = _true_fp16(Mixed(traced, torch.float16, islands, kept), rows, reference)
+        encoder = Mixed(traced, torch.float16, islands, kept)
+        cosines = _true_fp16(encoder, rows, reference)
     counts = weights.counts(kept)
     if counts["flushed"] > FLUSHED * counts["values"]:
         raise RunFault(
@@ -87,7 +91,7 @@ def halve(traced: fx.GraphModule, rows: Tensor, reference: Tensor) -> Half:
     fp32 = [STAYS_FP32]
     fp32 += [f"tensor {name}: {reason}" for name, reason in kept.items()]
     fp32 += [f"{where(nodes[name])} ({name}): {reason}" for name, reason in islands.items()]
-    return Half(Mixed(traced, torch.float16, islands, kept), fp32, measured, activations)
+    return Half(encoder, fp32, measured, activations)
 
 
 class _Weights:
@@ -175,14 +179,11 @@ def _harmed(
 def _true_fp16(mixed: Mixed, rows: Tensor, reference: Tensor) -> tuple[float, float]:
     """Least cosine of a row with the reference's, plain and after the reference's mean is off; nan if there is one."""
     with torch.inference_mode():
-        found = nn.functional.normalize(mixed(rows).double(), dim=-1)
-    exact = reference.double()
-    mean = exact.mean(0)
-    plain = nn.functional.cosine_similarity(found, exact, dim=-1)
-    centred = nn.functional.cosine_similarity(found - mean, exact - mean, dim=-1)
-    if not bool(found.isfinite().all()):
+        found = nn.functional.normalize(mixed(rows).double(), dim=-1).numpy()
+    exact = reference.numpy()
+    if not np.isfinite(found).all():
         return math.nan, math.nan
-    return float(plain.min()), float(centred.min())
+    return float(cosine(found, exact).min()), float(cosine(found - exact.mean(0), exact - exact.mean(0)).min())
 
 
 def _digits(value: float) -> float:

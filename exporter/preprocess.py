@@ -18,11 +18,14 @@ from lgip_ort.image import preprocess
 RESAMPLE: dict[int, Literal["bicubic", "bilinear", "nearest"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
 
-def image_spec(images: OriginalImages) -> ImageSpec:
-    """The ImageSpec of an original. Raises UsageFault for a configuration that the runtime can't repeat."""
-    if images.reference.startswith("open_clip"):
-        return _from_open_clip(images)
-    return _from_transformers(images)
+def image_spec(config: Any, reference: str) -> ImageSpec:
+    """The ImageSpec of an original's preprocessing: `config` and `reference` as OriginalImages has them.
+
+    Raises UsageFault for a configuration that the runtime can't repeat.
+    """
+    if reference.startswith("open_clip"):
+        return _from_open_clip(config, reference)
+    return _from_transformers(config, reference)
 
 
 def write_preprocessor_config(spec: ImageSpec, path: Path) -> None:
@@ -60,19 +63,18 @@ def prove_pixels(images: OriginalImages, spec: ImageSpec, probes: Iterable[Image
     return 0.0
 
 
-def _from_open_clip(images: OriginalImages) -> ImageSpec:
-    config = images.config
+def _from_open_clip(config: Any, reference: str) -> ImageSpec:
     height, width = (config.size, config.size) if isinstance(config.size, int) else config.size
     # In training it is drawn, in evaluation open_clip takes this one.
     name = "bicubic" if config.interpolation == "random" else config.interpolation
     interpolation = next((known for known in RESAMPLE.values() if known == name), None)
     if height != width or config.resize_mode not in ("shortest", "squash"):
         raise UsageFault(
-            f"{images.reference}: size {height} x {width}, resize mode {config.resize_mode!r} found, "
+            f"{reference}: size {height} x {width}, resize mode {config.resize_mode!r} found, "
             "a square, 'shortest' or 'squash' expected"
         )
     if interpolation is None:
-        raise UsageFault(f"{images.reference}: interpolation {name!r} found, bicubic or bilinear expected")
+        raise UsageFault(f"{reference}: interpolation {name!r} found, bicubic or bilinear expected")
     mean, std = ([float(x) for x in _triple(values)] for values in (config.mean, config.std))
     return ImageSpec(
         size=int(height),
@@ -82,7 +84,7 @@ def _from_open_clip(images: OriginalImages) -> ImageSpec:
         mean=mean,
         std=std,
         arithmetic="open_clip",
-        reference=images.reference,
+        reference=reference,
     )
 
 
@@ -90,8 +92,7 @@ def _triple(values: float | Sequence[float]) -> Sequence[float]:
     return values if isinstance(values, Sequence) else [values] * 3
 
 
-def _from_transformers(images: OriginalImages) -> ImageSpec:
-    processor = images.config
+def _from_transformers(processor: Any, reference: str) -> ImageSpec:
     size = {name: value for name, value in dict(processor.size).items() if value is not None}
     crop = dict(processor.crop_size) if getattr(processor, "do_center_crop", False) else None
     resize: Literal["shortest", "squash"]
@@ -100,12 +101,12 @@ def _from_transformers(images: OriginalImages) -> ImageSpec:
     elif set(size) == {"height", "width"} and size["height"] == size["width"] and crop is None:
         resize, side = "squash", size["height"]
     else:
-        raise UsageFault(f"{images.reference}: unknown resizing: size {size}, crop {crop}")
+        raise UsageFault(f"{reference}: unknown resizing: size {size}, crop {crop}")
     steps = processor.do_resize, processor.do_rescale, processor.do_normalize
     if steps != (True, True, True) or not np.isclose(processor.rescale_factor, 1 / 255):
-        raise UsageFault(f"{images.reference}: resize, rescale by 1/255 and normalise expected, {steps} found")
+        raise UsageFault(f"{reference}: resize, rescale by 1/255 and normalise expected, {steps} found")
     if int(processor.resample) not in RESAMPLE:
-        raise UsageFault(f"{images.reference}: unknown resampling {processor.resample!r}")
+        raise UsageFault(f"{reference}: unknown resampling {processor.resample!r}")
     return ImageSpec(
         size=int(side),
         resize=resize,
@@ -114,5 +115,5 @@ def _from_transformers(images: OriginalImages) -> ImageSpec:
         mean=[float(x) for x in processor.image_mean],
         std=[float(x) for x in processor.image_std],
         arithmetic="transformers",
-        reference=images.reference,
+        reference=reference,
     )

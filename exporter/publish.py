@@ -7,29 +7,25 @@ import json
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from typing import Any, get_args
 
 from exporter.convert import convert
+from exporter.expected import Expected, expect
 from exporter.graph import graph_files
-from exporter.inputs import OriginalImages, OriginalText, original_images, original_text
-from exporter.load import Original, embed_ids, embed_images, load_original
+from exporter.load import Original, load_original
 from exporter.preprocess import image_spec, prove_pixels, write_preprocessor_config
 from exporter.probes import probes
 from exporter.tokenizer import prove_tokens, write_tokenizer
-from exporter.towers import Pair, TextTower, VisionTower, towers_of
-from exporter.verify import check_tower, half, limits
+from exporter.towers import Pair, towers_of
+from exporter.verify import check_tower, limits
 from lgip_ort.bundle import (
     Bundle,
     Graph,
     Manifest,
     Precision,
+    Tower,
     sha256_file,
     write_bundle,
     write_manifest,
@@ -79,19 +75,15 @@ def export_model(
         clock("to be checked on {captions:,} captions and {images} images of {name}".format(**known.data))
         original = load_original(spec, weights, seed)
         clock(f"{spec.key}: {original.weights.source} weights {original.weights.sha256[:12]}")
-        text, images = original_text(original), original_images(original)
-        pixels, ids = images.pixels(known.images), text.encode(known.captions)
-        image_rows = embed_images(original, torch.from_numpy(pixels)).numpy()
-        text_rows = embed_ids(original, torch.from_numpy(ids)).numpy()
-        clock(f"{len(pixels)} images and texts embedded by PyTorch in fp32")
+        expected = expect(original, known)
+        clock(f"{len(known.images)} images and texts embedded by PyTorch in fp32")
         pair = towers_of(original)
-        shorter = None if pair.text.any_length else embed_ids(original, torch.from_numpy(half(ids))).numpy()
-        manifest = _inputs(pair, text, images, work)
+        manifest = _inputs(pair, expected, work)
         encoder = TextEncoder(Bundle(work, manifest, ""))
         check: dict[str, Any] = {
             "limits": {precision: limits(precision) for precision in precisions},
-            "tokenizer": prove_tokens(text, encoder, [*known.captions, *known.texts]),
-            "pixels_max_diff": prove_pixels(images, manifest.image, known.pixels()),
+            "tokenizer": prove_tokens(expected.text, encoder, [*known.captions, *known.texts]),
+            "pixels_max_diff": prove_pixels(expected.images, manifest.image, known.pixels()),
             "data": known.data,
             "parameters": {
                 name: sum(p.numel() for p in tower.parameters())
@@ -101,9 +93,8 @@ def export_model(
         clock("tokenizer and preprocessing are the original's")
         graphs: list[Graph] = []
         activations = {}
-        cases = {"vision": _Case(pair.vision, pixels, image_rows), "text": _Case(pair.text, ids, text_rows, shorter)}
-        for tower, case in cases.items():
-            checked, activations[tower] = _tower(case, precisions, manifest, work, clock)
+        for name in get_args(Tower):
+            checked, activations[name] = _tower(pair, name, expected, precisions, manifest, work, clock)
             for graph, measured in checked:
                 graphs.append(graph)
                 check[graph.file] = measured
@@ -115,13 +106,13 @@ def export_model(
     return folder, manifest
 
 
-def _inputs(pair: Pair, text: OriginalText, images: OriginalImages, work: Path) -> Manifest:
+def _inputs(pair: Pair, expected: Expected, work: Path) -> Manifest:
     """Write everything but the graphs; returns the manifest, which has no graph yet."""
     original = pair.original
     spec = original.spec
     any_length = pair.text.any_length
-    text_spec = write_tokenizer(text, pair.text.context_length, any_length, work / "tokenizer.json")
-    pixels = image_spec(images)
+    text_spec = write_tokenizer(expected.text, pair.text.context_length, any_length, work / "tokenizer.json")
+    pixels = image_spec(expected.images.config, expected.images.reference)
     write_preprocessor_config(pixels, work / "preprocessor_config.json")
     write_config(original_config(original), work)
     return Manifest(
@@ -140,26 +131,23 @@ def _inputs(pair: Pair, text: OriginalText, images: OriginalImages, work: Path) 
     )
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A tower, what its graphs are run on, and what the fp32 original makes of it: float32 (n, dim), both lengths."""
-
-    tower: VisionTower | TextTower
-    inputs: NDArray[Any]
-    expected: NDArray[np.float32]
-    at_half: NDArray[np.float32] | None = None
-
-
 def _tower(
-    case: _Case, precisions: Sequence[Precision], manifest: Manifest, work: Path, clock: Callable[[str], None]
+    pair: Pair,
+    name: Tower,
+    expected: Expected,
+    precisions: Sequence[Precision],
+    manifest: Manifest,
+    work: Path,
+    clock: Callable[[str], None],
 ) -> tuple[list[tuple[Graph, dict[str, Any]]], dict[str, float]]:
     """Convert and check one tower. Returns its graphs, each with what was measured, and its largest activations."""
-    done = convert(case.tower, case.inputs, case.expected, manifest.image.size, precisions, work, clock)
+    tower, text, shorter = (pair.text, manifest.text, expected.shorter) if name == "text" else (pair.vision, None, None)
+    inputs, rows = expected.inputs[name], expected.rows[name]
+    done = convert(tower, inputs, rows, manifest.image.size, precisions, work, clock)
     checked = []
     for precision, graph in done.graphs.items():
-        text = manifest.text if graph.tower == "text" else None
         measured = done.measured[precision]
-        measured |= check_tower(work / graph.file, graph, case.inputs, case.expected, text, case.at_half)
+        measured |= check_tower(work / graph.file, graph, inputs, rows, text, shorter)
         clock(f"{graph.file}: checked, least cosine {measured['cosine_min']}")
         checked.append((graph, measured))
     return checked, done.activations

@@ -94,10 +94,10 @@ def write_images(folder: Path, beside: Path, spec: ModelSpec, original: Original
 
     Raises UsageFault where neither is there, or where the runtime can't repeat it.
     """
-    ours = image_spec(original) if original else None
+    ours = image_spec(original.config, original.reference) if original else None
     file = _first(folder, PREPROCESSOR, folder, beside)
     if file is not None:
-        found = image_spec(_processor(file))
+        found = image_spec(*_processor(file))
         if ours is not None:
             found = dataclasses.replace(
                 found, convert=ours.convert, arithmetic=ours.arithmetic, reference=ours.reference
@@ -117,7 +117,8 @@ def activations(config: Mapping[str, Any]) -> dict[str, str]:
     return {tower: str((part or {}).get("hidden_act", "unknown")) for tower, part in parts.items()}
 
 
-def _processor(file: Path) -> OriginalImages:
+def _processor(file: Path) -> tuple[Any, str]:
+    """transformers' processor that a configuration describes, and the name of its class."""
     config = _read(file.parent, file.name)
     name = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
     family = next((f for f in ("CLIP", "Siglip") if name.startswith(f)), None)
@@ -128,10 +129,7 @@ def _processor(file: Path) -> OriginalImages:
     except (TypeError, ValueError, KeyError) as error:
         raise UsageFault(f"{file}: {error}") from error
 
-    def never(_: Any) -> Any:
-        raise NotImplementedError("only the configuration of a shipped processor is used")
-
-    return OriginalImages(processor, never, f"transformers.{name}")
+    return processor, f"transformers.{name}"
 
 
 def _end(file: Path, tokenizer: Tokenizer) -> int:

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from exporter import foreign
+from exporter import graph as graph_file
 from exporter.foreign import INPUT, OUTPUT, RANK, Family, dtype_name
-from exporter.graph import EXTERNAL_BYTES, strip
 from lgip_ort.bundle import Precision, Tower
 from lgip_ort.errors import RunFault
 
@@ -57,9 +57,7 @@ def open_tower(path: Path, folder: Path, tower: Tower, family: Family) -> TowerG
     label = path.relative_to(folder).as_posix()
     made_by = " ".join(filter(None, [model.producer_name, model.producer_version]))
     common.InlinePass()(model)
-    common.TopologicalSortPass()(
-        model
-    )  # converters to fp16 leave graphs unsorted, which ONNX forbids and runtimes take
+    common.TopologicalSortPass()(model)  # converters to fp16 leave nodes unsorted: runtimes take it, ONNX forbids it
     common.RemoveInitializersFromInputsPass()(model)
     output = foreign.embedding(label, tower, family, list(graph.outputs))
     inputs, outputs = [v.name for v in graph.inputs], [v.name for v in graph.outputs]
@@ -145,15 +143,8 @@ def weights_sha256(cuts: Sequence[TowerGraph]) -> str:
 
 def save(cut: TowerGraph, path: Path) -> None:
     """Write the graph, without what says where it was made; weights go beside it where they are large."""
-    strip(cut.model)
     common.NameFixPass()(cut.model)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = [value.const_value for value in cut.model.graph.initializers.values()]
-    if sum(tensor.nbytes for tensor in tensors) > EXTERNAL_BYTES:
-        ir.save(cut.model, path, external_data=path.name + "_data")
-    else:
-        ir.external_data.load_to_model(cut.model)
-        ir.save(cut.model, path)
+    graph_file.save(cut.model, path)
 
 
 def _derive(cut: TowerGraph, value: Any, source: Any) -> None:

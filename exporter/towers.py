@@ -74,7 +74,7 @@ def towers_of(original: Original) -> Pair:
         _write_attention_plainly(model)
         vision = VisionTower(model.visual)
         encoder = _open_clip_text(source, original.spec.key)
-        text = TextTower(encoder, source.context_length, any_length=isinstance(encoder, _CausalText))
+        text = TextTower(encoder, source.context_length, any_length=encoder.causal)
         projection = source.text_projection
         dim = projection.out_features if isinstance(projection, nn.Linear) else projection.shape[-1]
     else:
@@ -100,27 +100,32 @@ class _Pooled(nn.Module):
         return self.projection(self.tower(inputs).pooler_output)
 
 
-def _open_clip_text(source: Any, key: str) -> nn.Module:
+def _open_clip_text(source: Any, key: str) -> _OpenClipText:
     """open_clip's text tower as a module of its own. Raises UsageFault where it is of no known kind."""
     pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
     projected = isinstance(getattr(source, "text_projection", None), (nn.Linear, nn.Parameter))
     plain = projected and getattr(source, "cls_emb", None) is None and not getattr(source, "use_pad_mask", False)
     causal = getattr(source, "attn_mask", None) is not None
     if plain and causal and pool == "argmax" and isinstance(source.text_projection, nn.Parameter):
-        return _CausalText(source)
+        return _OpenClipText(source, causal=True)
     if plain and not causal and pool == "last":
-        return _WholeText(source)
+        return _OpenClipText(source, causal=False)
     raise UsageFault(
         f"{key}: {'causal' if causal else 'not causal'} text tower {type(source).__name__} pooled by {pool!r} found, "
         "a causal one pooled by 'argmax', or one that is not and pooled by 'last', expected"
     )
 
 
-class _CausalText(nn.Module):
-    """open_clip's causal text tower at the length of its input: positions and a finite mask are sliced."""
+class _OpenClipText(nn.Module):
+    """open_clip's text tower at the length of its input.
 
-    def __init__(self, source: Any) -> None:
+    `causal`: a token sees what stands before it, by a finite mask, and the end-of-text token is the text. Otherwise,
+    in SigLIP's, every token sees every other, padding included, and the last one is the text.
+    """
+
+    def __init__(self, source: Any, causal: bool) -> None:
         super().__init__()
+        self.causal = causal
         self.token_embedding = source.token_embedding
         self.positional_embedding = source.positional_embedding
         self.transformer = source.transformer
@@ -132,30 +137,16 @@ class _CausalText(nn.Module):
     def forward(self, input_ids: Tensor) -> Tensor:
         length = input_ids.shape[1]
         x = self.token_embedding(input_ids) + self.positional_embedding[:length]
-        x = self.ln_final(self.transformer(x, attn_mask=self.mask[:length, :length]))
-        # The end-of-text token has the highest id. int32: not every provider has ArgMax over int64, and fp16 can't tell
-        # 49406 from 49407.
-        end = input_ids.to(torch.int32).argmax(dim=-1)
-        return x[torch.arange(x.shape[0], device=x.device), end] @ self.text_projection
-
-
-class _WholeText(nn.Module):
-    """open_clip's SigLIP text tower: every token sees every other, padding included; the last one is the text."""
-
-    def __init__(self, source: Any) -> None:
-        super().__init__()
-        self.token_embedding = source.token_embedding
-        self.positional_embedding = source.positional_embedding
-        self.transformer = source.transformer
-        self.ln_final = source.ln_final
-        self.text_projection = source.text_projection
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        x = self.token_embedding(input_ids) + self.positional_embedding[: input_ids.shape[1]]
-        x = self.ln_final(self.transformer(x))[:, -1]
-        if isinstance(self.text_projection, nn.Linear):
-            return self.text_projection(x)
-        return x @ self.text_projection
+        x = self.ln_final(self.transformer(x, attn_mask=self.mask[:length, :length] if self.causal else None))
+        if self.causal:
+            # The end-of-text token has the highest id. int32: not every provider has ArgMax over int64, and fp16 can't
+            # tell 49406 from 49407.
+            end = input_ids.to(torch.int32).argmax(dim=-1)
+            x = x[torch.arange(x.shape[0], device=x.device), end]
+        else:
+            x = x[:, -1]
+        projection = self.text_projection
+        return projection(x) if isinstance(projection, nn.Linear) else x @ projection
 
 
 class _SelfAttention(nn.Module):
@@ -168,7 +159,6 @@ class _SelfAttention(nn.Module):
     def __init__(self, source: nn.MultiheadAttention) -> None:
         super().__init__()
         self.heads = source.num_heads
-        self.scale = source.head_dim**-0.5
         self.in_proj_weight = source.in_proj_weight
         self.in_proj_bias = source.in_proj_bias
         self.out_proj = source.out_proj
@@ -179,11 +169,8 @@ class _SelfAttention(nn.Module):
         batch, length, width = x.shape
         packed = nn.functional.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
         q, k, v = (part.reshape(batch, length, self.heads, -1).transpose(1, 2) for part in packed)
-        scores = (q * self.scale) @ k.transpose(-2, -1)
-        if attn_mask is not None:
-            scores = scores + attn_mask
-        mixed = (scores.softmax(dim=-1) @ v).transpose(1, 2).reshape(batch, length, width)
-        return self.out_proj(mixed), None
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask)
+        return self.out_proj(mixed.transpose(1, 2).reshape(batch, length, width)), None
 
 
 def _write_attention_plainly(model: nn.Module) -> None:

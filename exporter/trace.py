@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from exporter.towers import MASKED
+from lgip_ort.errors import UsageFault
 
 LARGEST = 65_504.0
 """Largest finite fp16 number."""
@@ -80,7 +81,7 @@ def _attention(
 ) -> Tensor:
     """softmax(q k' / sqrt(d) + mask) v over (..., length, d), as torch documents it."""
     if dropout_p or is_causal or enable_gqa:
-        raise NotImplementedError("attention with dropout, an implied mask or grouped heads")
+        raise UsageFault("attention with dropout, an implied mask or grouped heads found, plain attention expected")
     scores = (query * (scale or query.shape[-1] ** -0.5)) @ key.transpose(-2, -1)
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:

@@ -60,7 +60,7 @@ def check_tower(
     measured: dict[str, Any] = {"rows": len(rows)}
     norm = float(np.abs(np.linalg.norm(rows.astype(np.float64), axis=1) - 1).max())
     _least(label, "error of a row's norm", norm, UNIT, largest=True)
-    cosines = _cosine(rows, reference)
+    cosines = cosine(rows, reference)
     measured["cosine_min"] = _least(
         label,
         f"cosine of row {int(cosines.argmin())} with the PyTorch original",
@@ -70,32 +70,32 @@ def check_tower(
     measured["centred_cosine_min"] = _least(
         label,
         "cosine with the PyTorch original, mean taken off",
-        _cosine(rows - reference.mean(0), reference - reference.mean(0)).min(),
+        cosine(rows - reference.mean(0), reference - reference.mean(0)).min(),
         CENTRED[graph.precision],
     )
     measured["max_abs_diff"] = _rounded(np.abs(rows - reference).max())
     limit = SAME_GRAPH[graph.precision]
     parts = np.concatenate([_run(session, graph, part) for part in _cut(inputs)])
     measured["batches_cosine_min"] = _least(
-        label, f"cosine of rows in batches of {BATCHES} with a batch of {len(rows)}", _cosine(parts, rows).min(), limit
+        label, f"cosine of rows in batches of {BATCHES} with a batch of {len(rows)}", cosine(parts, rows).min(), limit
     )
     if text is not None and text.lengths == "any":
         alone = np.concatenate([_run(session, graph, _own_length(row, text)) for row in inputs])
         measured["lengths_cosine_min"] = _least(
-            label, "cosine of a text at its own length with the same padded", _cosine(alone, rows).min(), limit
+            label, "cosine of a text at its own length with the same padded", cosine(alone, rows).min(), limit
         )
     if shorter is not None:
         measured["half_cosine_min"] = _least(
             label,
             "cosine with the PyTorch original at half of the length",
-            _cosine(_run(session, graph, half(inputs)), shorter).min(),
+            cosine(_run(session, graph, half(inputs)), shorter).min(),
             COSINE[graph.precision],
         )
     few = _run(session, graph, inputs[:2])
     del session  # one at a time: each has its own copy of the weights
     for level in LEVELS:
         rows = _run(_session(path, label, level), graph, inputs[:2])
-        least = _least(label, f"cosine at {level} with the optimised graph", _cosine(rows, few).min(), limit)
+        least = _least(label, f"cosine at {level} with the optimised graph", cosine(rows, few).min(), limit)
         measured["levels_cosine_min"] = min(least, measured.get("levels_cosine_min", least))
     return measured
 
@@ -135,7 +135,8 @@ def _own_length(row: NDArray[np.int64], text: TextSpec) -> NDArray[np.int64]:
     return np.ascontiguousarray(row[None, : end + 1])
 
 
-def _cosine(a: Rows, b: Rows) -> NDArray[np.float64]:
+def cosine(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+    """Row by row, in float64: (n, dim) x 2 -> (n,)."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     return (x * y).sum(1) / (np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1))
 

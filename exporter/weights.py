@@ -33,7 +33,7 @@ def check_weights(path: Path, label: str, expected: Mapping[str, Tensor]) -> dic
     A tensor may lie there transposed, as exporters write the right operand of a product, or as a part of a longer one.
     Returns what was measured. Raises RunFault naming the tensor that is missing, or what the graph has besides.
     """
-    found = {digest: (name, array) for name, array in _floats(path) for digest in (_digest(array),)}
+    found = {_digest(array): (name, array) for name, array in _floats(path)}
     rest = dict(found)
     missing = {}
     for name, tensor in expected.items():

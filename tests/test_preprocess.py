@@ -41,6 +41,10 @@ ORIGINALS = {
 """Name -> library or family, and configuration."""
 
 
+def _spec(images):
+    return image_spec(images.config, images.reference)
+
+
 def make(name: str, folder, size: int = 64) -> OriginalImages:
     """The preprocessing `name` for images of `size` pixels, as the exporter loads it."""
     kind, settings = ORIGINALS[name]
@@ -94,14 +98,14 @@ def picture(width: int, height: int, mode: str) -> Image.Image:
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_sizes_are_bit_for_bit_the_original_s(name, tmp_path):
     images = make(name, tmp_path)
-    assert prove_pixels(images, image_spec(images), [picture(*size, "RGB") for size in SIZES]) == 0
+    assert prove_pixels(images, _spec(images), [picture(*size, "RGB") for size in SIZES]) == 0
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_modes_are_bit_for_bit_the_original_s(name, tmp_path):
     images = make(name, tmp_path)
     some = [(1, 1), (7, 1), (101, 640), (223, 224), (333, 250)]
-    assert prove_pixels(images, image_spec(images), [picture(*size, mode) for mode in MODES for size in some]) == 0
+    assert prove_pixels(images, _spec(images), [picture(*size, mode) for mode in MODES for size in some]) == 0
 
 
 @pytest.mark.parametrize("name", [name for name in ORIGINALS if "bilinear" not in name and "nearest" not in name])
@@ -109,7 +113,7 @@ def test_photographs_are_bit_for_bit_the_original_s(name, shared, tmp_path):
     photographs = sorted((shared / "coco").glob("*2017/*.jpg"))
     assert len(photographs) == 54
     images = make(name, tmp_path, size=224)
-    assert prove_pixels(images, image_spec(images), [read_image(path) for path in photographs]) == 0
+    assert prove_pixels(images, _spec(images), [read_image(path) for path in photographs]) == 0
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
@@ -128,7 +132,7 @@ def test_the_original_is_the_library_called_as_its_users_do(name, tmp_path):
 
 
 def test_what_a_specification_says(tmp_path):
-    made = {name: image_spec(make(name, tmp_path)) for name in ORIGINALS}
+    made = {name: _spec(make(name, tmp_path)) for name in ORIGINALS}
     assert {(s.size, s.convert, s.arithmetic) for n, s in made.items() if "open_clip" in n} == {
         (64, "after", "open_clip")
     }
@@ -147,12 +151,12 @@ def test_what_a_specification_says(tmp_path):
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_the_file_that_is_written_gives_the_same_pixels(name, tmp_path):
     """`preprocessor_config.json` in transformers' hands, where colours are converted first anyway."""
-    spec = image_spec(make(name, tmp_path))
+    spec = _spec(make(name, tmp_path))
     (tmp_path / "written").mkdir()
     write_preprocessor_config(spec, tmp_path / "written/preprocessor_config.json")
     kind = "clip" if spec.resize == "shortest" else "siglip"
     theirs = transformers_images(tmp_path / "written", kind)
-    read = image_spec(theirs)
+    read = _spec(theirs)
     assert dataclasses.replace(read, convert=spec.convert, arithmetic=spec.arithmetic, reference="") == (
         dataclasses.replace(spec, reference="")
     )
@@ -171,7 +175,7 @@ WRONG = {
 @pytest.mark.parametrize("field", WRONG)
 def test_every_field_of_a_specification_matters(field, tmp_path):
     images = make("open_clip shortest bicubic", tmp_path)
-    wrong = dataclasses.replace(image_spec(images), **{field: WRONG[field]})
+    wrong = dataclasses.replace(_spec(images), **{field: WRONG[field]})
     # A high one in two modes, and one with 1.5 rows to cut off at the top.
     probes = [picture(101, 640, "RGB"), picture(101, 640, "RGBA"), picture(64, 67, "RGB")]
     with pytest.raises(RunFault, match=r"\d+ x \d+ RGBA? image, pixels differ from open_clip.* by \S+, 0 expected"):
@@ -190,7 +194,7 @@ def test_every_field_of_a_specification_matters(field, tmp_path):
 )
 def test_unknown_preprocessing_of_open_clip_is_refused(config, message):
     with pytest.raises(UsageFault, match=message):
-        image_spec(open_clip_images(**config))
+        _spec(open_clip_images(**config))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +216,7 @@ def test_unknown_preprocessing_of_transformers_is_refused(change, message, tmp_p
     path = tmp_path / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UsageFault, match=message):
-        image_spec(transformers_images(tmp_path))
+        _spec(transformers_images(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["CLIPImageProcessorFast", "CLIPFeatureExtractor", None])
@@ -223,7 +227,7 @@ def test_other_names_of_the_same_processor(name, tmp_path):
     config = json.loads(path.read_text())
     del config["image_processor_type"]
     path.write_text(json.dumps(config | ({"image_processor_type": name} if name else {})))
-    assert image_spec(transformers_images(tmp_path)).reference == f"transformers.{pil_processor('CLIP').__name__}"
+    assert _spec(transformers_images(tmp_path)).reference == f"transformers.{pil_processor('CLIP').__name__}"
 
 
 def test_a_folder_without_a_processor_is_refused(tmp_path):
@@ -244,6 +248,6 @@ def test_old_configurations_say_less(tmp_path):
     config |= {"feature_extractor_type": "CLIPFeatureExtractor", "image_mean": CLIP_MEAN, "image_std": CLIP_STD}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     images = transformers_images(tmp_path)
-    spec = image_spec(images)
+    spec = _spec(images)
     assert (spec.size, spec.resize, spec.interpolation) == (64, "shortest", "bicubic")
     assert prove_pixels(images, spec, [picture(101, 99, mode) for mode in ("RGB", "RGBA", "L")]) == 0

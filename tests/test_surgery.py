@@ -11,6 +11,7 @@ from toy import save_graph, weights
 
 pytest.importorskip("torch", reason="the exporter's dependencies are not installed")
 
+from exporter import graph as graph_file
 from exporter import surgery
 from lgip_ort.errors import RunFault
 
@@ -245,7 +246,7 @@ def test_weights_stay_outside_only_where_they_are_large(tmp_path, monkeypatch):
 
     expected = _run(tmp_path, cut(), PIXELS)
     assert not (tmp_path / "saved.onnx_data").exists()
-    monkeypatch.setattr(surgery, "EXTERNAL_BYTES", WEIGHT.nbytes - 1)
+    monkeypatch.setattr(graph_file, "EXTERNAL_BYTES", WEIGHT.nbytes - 1)
     np.testing.assert_array_equal(_run(tmp_path, cut(), PIXELS), expected)
     (tensor,) = onnx.load(tmp_path / "saved.onnx", load_external_data=False).graph.initializer
     assert {entry.key: entry.value for entry in tensor.external_data}["location"] == "saved.onnx_data"
