@@ -63,11 +63,59 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transformers CLIP checkpoint that nothing may write to."""
+    from checkpoints import clip_folder
+
+    return clip_folder(tmp_path_factory.mktemp("clip") / "weights")
+
+
+@pytest.fixture(scope="session")
+def siglip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transformers SigLIP checkpoint that nothing may write to."""
+    from checkpoints import siglip_folder
+
+    return siglip_folder(tmp_path_factory.mktemp("siglip") / "weights")
+
+
+@pytest.fixture(scope="session")
+def open_clip_toy(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The specification of a small open_clip architecture."""
+    from checkpoints import open_clip_spec
+
+    return open_clip_spec(tmp_path_factory.mktemp("open_clip"))
+
+
+@pytest.fixture(scope="session")
 def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 images with two captions each in COCO's layout, split `val`, that nothing may write to."""
     from made import make_coco
 
     return make_coco(tmp_path_factory.mktemp("coco"))
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without charts: they take most of a small run's time, and have tests of their own."""
+    for name in ("flips_chart", "wrappers_chart"):
+        monkeypatch.setattr(f"lgip_ort.report.html.{name}", lambda profile: "")
+
+
+@pytest.fixture
+def score(bench: Callable[..., Outcome], toy: Path, coco: Path) -> Callable[..., Outcome]:
+    """Scores the toy on the small data set, with other options."""
+    return lambda *options, bundle=toy, data=coco: bench("--bundle", bundle, "--data", f"coco:{data}", *options)
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path) -> Path:
+    """A data set of four images, the second of which is cut short."""
+    from made import make_coco
+
+    folder = make_coco(tmp_path / "spoiled", images=4)
+    path = folder / "val/000000000002.png"
+    path.write_bytes(path.read_bytes()[:60])
+    return folder
 
 
 @pytest.fixture(scope="session")

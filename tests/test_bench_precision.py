@@ -10,12 +10,7 @@ from toy import in_precisions, make_bundle
 
 from lgip_ort.bundle import PRECISIONS, open_bundle
 
-
-@pytest.fixture(autouse=True)
-def no_charts(monkeypatch):
-    """They take most of a small run's time, and have tests of their own."""
-    for name in ("flips_chart", "wrappers_chart"):
-        monkeypatch.setattr(f"lgip_ort.report.html.{name}", lambda profile: "")
+pytestmark = pytest.mark.usefixtures("no_charts")
 
 
 @pytest.fixture

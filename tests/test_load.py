@@ -15,9 +15,7 @@ torch = pytest.importorskip("torch", reason="the exporter's dependencies are not
 from checkpoints import (  # noqa: E402
     clip_folder,
     open_clip_siglip_spec,
-    open_clip_spec,
     random_spec,
-    siglip_folder,
     siglip_tokenizer,
 )
 from safetensors.torch import load_file, save_file  # noqa: E402
@@ -26,21 +24,6 @@ from exporter.inputs import original_images, original_text  # noqa: E402
 from exporter.load import embed_ids, embed_images, load_original, weights_sha256  # noqa: E402
 from lgip_ort.errors import UsageFault  # noqa: E402
 from models import zoo  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    return clip_folder(tmp_path_factory.mktemp("clip") / "weights")
-
-
-@pytest.fixture(scope="module")
-def siglip(tmp_path_factory):
-    return siglip_folder(tmp_path_factory.mktemp("siglip") / "weights")
-
-
-@pytest.fixture(scope="module")
-def open_clip_toy(tmp_path_factory):
-    return open_clip_spec(tmp_path_factory.mktemp("open_clip"))
 
 
 def test_gelu_for_weights_that_want_quick_gelu_is_refused():

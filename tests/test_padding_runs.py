@@ -19,6 +19,8 @@ from lgip_ort.padding import lengths_of, with_lengths
 from lgip_ort.run import Plan, execute
 from lgip_ort.table import LENGTHS, SCHEMA, build_table
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 
 @pytest.fixture(scope="module")
 def felt(tmp_path_factory):
@@ -80,12 +82,6 @@ def test_scores_are_those_of_texts_padded_one_by_one(felt, coco, tmp_path):
     same = identity["text_length"] == identity["perturbed_length"]
     assert moved.filter(same).max() <= 1e-6
     assert moved.filter(~same).min() > 1e-4 and not same.all()
-
-
-@pytest.fixture(autouse=True)
-def no_charts(monkeypatch):
-    for name in ("flips_chart", "wrappers_chart"):
-        monkeypatch.setattr(f"lgip_ort.report.html.{name}", lambda profile: "")
 
 
 @pytest.fixture

@@ -9,27 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the exporter's dependencies are not installed")
 
-from checkpoints import clip_folder, open_clip_siglip_spec, open_clip_spec, siglip_folder  # noqa: E402
+from checkpoints import open_clip_siglip_spec, open_clip_spec  # noqa: E402
 
 from exporter.load import embed_ids, embed_images, load_original, sees_padding  # noqa: E402
 from exporter.towers import towers_of  # noqa: E402
 from lgip_ort.errors import UsageFault  # noqa: E402
 from models import zoo  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    return clip_folder(tmp_path_factory.mktemp("clip") / "weights")
-
-
-@pytest.fixture(scope="module")
-def siglip(tmp_path_factory):
-    return siglip_folder(tmp_path_factory.mktemp("siglip") / "weights")
-
-
-@pytest.fixture(scope="module")
-def open_clip_toy(tmp_path_factory):
-    return open_clip_spec(tmp_path_factory.mktemp("open_clip"))
 
 
 def _ids(spec, rows=3):
