@@ -106,6 +106,20 @@ def test_outlier_is_found_by_its_square_and_not_by_itself():
     assert 700 < found["first: linear"] < 900 < 500_000 < found["norm: pow"] < 700_000
 
 
+def test_what_takes_a_large_number_is_an_island_as_well():
+    half = halve(*_case(Massive()))
+    assert [line.split(" (")[0] for line in half.fp32 if "takes |value| 1e+05" in line] == ["norm: layer_norm"]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_large_is_large_on_either_side_of_zero(sign):
+    model = nn.Linear(WIDTH, 16)
+    with torch.no_grad():
+        model.bias[2] = sign * 5e4
+    traced, rows, _ = _case(model)
+    assert max(largest_values(traced, rows).values()) == pytest.approx(5e4, rel=1e-3)
+
+
 def test_large_weight_stays_in_fp32():
     model = Massive()
     traced, rows, reference = _case(model)
