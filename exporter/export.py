@@ -120,7 +120,7 @@ def _export(
     console = Console(stderr=True, highlight=False, emoji=False)
 
     def log(line: str) -> None:
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
 
     folder, manifest = make(spec, weights, precisions, out, overwrite, seed, data, columns, log)
     if as_json:

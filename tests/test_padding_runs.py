@@ -107,7 +107,8 @@ def test_command(score, bench):
     shown = score("--padding", "paper")
     assert f"padding    paper, to {lengths['min']} .. {lengths['max']} tokens\n" in shown.out
     assert "padding    trained\n" in score().out
-    assert "<dt>padding</dt><dd>paper</dd>" in (Path(paper["run"]) / "report.html").read_text()
+    line = f"<dt>padding</dt><dd>paper, to {lengths['min']} .. {lengths['max']} tokens</dd>"
+    assert line in (Path(paper["run"]) / "report.html").read_text()
 
 
 def test_arms_are_compared_only_if_asked(score, bench):

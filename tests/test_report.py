@@ -128,6 +128,15 @@ def test_page_needs_no_network_and_runs_nothing(page):
     assert not re.search(r"@import|url\(\s*['\"]?https?:", style)
 
 
+def test_page_says_that_texts_were_not_padded_as_trained(run):
+    assert "not padded as the model was trained" not in Page((run.folder / "report.html").read_text("utf-8")).text
+    arm = {"padding": "paper", "lengths": {"min": 3, "max": 20, "sha256": "0"}}
+    path = write_report(dataclasses.replace(run, stamp=run.stamp | arm))
+    found = Page(path.read_text("utf-8")).text
+    write_report(run)  # the other tests read it
+    assert "Padding: paper, to 3 .. 20 tokens. Texts were not padded as the model was trained." in found
+
+
 def test_odd_captions_are_text(page):
     for caption in ODD:
         assert " ".join(caption.split()) in page.text

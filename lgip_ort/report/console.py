@@ -14,6 +14,7 @@ from rich.text import Text
 from lgip_ort.metrics import ALL
 from lgip_ort.pairs import Made
 from lgip_ort.parity import Comparison
+from lgip_ort.report.contract import padding_line
 from lgip_ort.run import Run
 from lgip_ort.table_file import EXAMPLES
 
@@ -46,7 +47,7 @@ def print_run(console: Console, run: Run) -> None:
     lines = [
         f"engine     {stamp['engine']}, {provider['active']} (asked: {provider['asked']}), "
         f"{precision['asked']} executed as {precision['executed']}",
-        f"padding    {_padding(stamp)}",
+        f"padding    {padding_line(stamp)}",
         f"weights    {run.weights}",
         f"data       {data['name']}, {stamp['n']['images']:,} images, {data['captions']:,} captions{missing}",
         f"pairs      {stamp['n']['effective']:,} of {stamp['n']['original']:,} scored, "
@@ -99,8 +100,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         soft_wrap=True,
     )
     console.print(Text(f"weights: {comparison.candidate.weights}"), soft_wrap=True)
-    against = "" if candidate["padding"] == reference["padding"] else f", against {_padding(reference)}"
-    console.print(Text(f"padding: {_padding(candidate)}{against}"), soft_wrap=True)
+    against = "" if candidate["padding"] == reference["padding"] else f", against {padding_line(reference)}"
+    console.print(Text(f"padding: {padding_line(candidate)}{against}"), soft_wrap=True)
     console.print(Text(f"sign changes: {len(comparison.sign_changes)} of {comparison.flips} flips"))
     for pair in comparison.sign_changes.head(5).iter_rows(named=True):
         before, after = pair["s"] - pair["s_perturbed"], pair["s_candidate"] - pair["s_perturbed_candidate"]
@@ -147,12 +148,6 @@ def _print_table(console: Console, table: Table) -> None:
 
 def _engine(stamp: dict[str, Any]) -> str:
     return f"{stamp['engine']} {stamp['provider']['active']} {stamp['precision']['asked']}"
-
-
-def _padding(stamp: dict[str, Any]) -> str:
-    """The arm, and where it sets lengths the least and the largest."""
-    lengths = stamp.get("lengths")
-    return f"{stamp['padding']}, to {lengths['min']} .. {lengths['max']} tokens" if lengths else str(stamp["padding"])
 
 
 def _pairs_of(kind: str, family: str, stratum: str) -> str:

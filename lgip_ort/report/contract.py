@@ -83,3 +83,9 @@ def table_summary(made: Made, path: Path | None, show: str | None) -> dict[str, 
         ],
         "out": None if path is None else str(path),
     }
+
+
+def padding_line(stamp: dict[str, Any]) -> str:
+    """The padding arm of a run, and where it sets lengths the least and the largest, in a line."""
+    lengths = stamp.get("lengths")
+    return f"{stamp['padding']}, to {lengths['min']} .. {lengths['max']} tokens" if lengths else str(stamp["padding"])

@@ -16,7 +16,7 @@ from lgip_ort.atomic import replacing
 from lgip_ort.image import read_image
 from lgip_ort.metrics import ALL
 from lgip_ort.report.charts import flips_chart, wrappers_chart
-from lgip_ort.report.contract import headline
+from lgip_ort.report.contract import headline, padding_line
 from lgip_ort.run import Run, read_frame
 
 EXAMPLES = 12
@@ -36,6 +36,7 @@ def write_report(run: Run) -> Path:
     page = environment.get_template("report.html.j2").render(
         stamp=run.stamp,
         weights=run.weights,
+        padding=padding_line(run.stamp),
         headlines=[
             ("E_inv", "invariance error", "lower is better", headline(profile, "E_inv", "paraphrase")),
             ("E_sens", "sensitivity gap", "higher is better", headline(profile, "E_sens", "flip")),
