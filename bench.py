@@ -5,14 +5,17 @@
     python bench.py compare RUN_A RUN_B               the verdict on two runs made before
     python bench.py table --data coco:DIR --out FILE  only the pairs, without a model
 
-Exit code 0: done, or equal; 1: a result that can't be trusted, drifted, or inconclusive; 2: usage or environment.
+Exit code 0: done, or equal; 1: a result that can't be trusted, drifted, or inconclusive; 2: usage or environment;
+130, 143: interrupted.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,13 +28,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lgip_ort.errors import RunFault, UsageFault, did_you_mean
+from lgip_ort.errors import Interrupted, RunFault, UsageFault, did_you_mean
 
 if TYPE_CHECKING:
     from lgip_ort.bundle import Bundle, Precision
     from lgip_ort.engine import Engine
+    from lgip_ort.execute import Plan
     from lgip_ort.parity import Comparison
-    from lgip_ort.run import Plan, Run
+    from lgip_ort.run import Run
 
 # Imports of the runtime are inside the functions: --help answers at once.
 
@@ -96,7 +100,9 @@ def run(
     limit: Limit = None,
     sample: Sample = None,
     seed: Seed = 0,
-    provider: Annotated[str, typer.Option(help="auto, cpu or cuda. One that is named must be active.")] = "auto",
+    provider: Annotated[
+        str, typer.Option(help="auto, cpu, openvino, cuda or tensorrt. One that is named must be active.")
+    ] = "auto",
     padding: Annotated[
         str,
         typer.Option(help="trained, or paper: to the longest text of a group, as the released LGIP scripts do."),
@@ -104,10 +110,18 @@ def run(
     precision: Annotated[
         str | None, typer.Option(help="fp16, fp32 or int8. Default: the first of these that the bundle has.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images or texts a batch.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images, or texts of full length, a batch.")] = 64,
     max_skipped: Annotated[int, typer.Option(min=0, help="Unreadable images that are tolerated.")] = 0,
     runs: Annotated[Path, typer.Option("--out", help="Where run folders are made.")] = Path("runs"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Compute a run again that is there already.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Only go on with a run that was cut short. Without it such a run is gone on with, too, "
+            "and a new one is started where there is none.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Score a model over a suite of perturbed captions."""
@@ -121,9 +135,10 @@ def run(
         raise UsageFault("--model and --bundle exclude each other")
     from lgip_ort.bundle import choose_precision, open_bundle
     from lgip_ort.engine import provider_for
+    from lgip_ort.execute import Plan
     from lgip_ort.padding import check_graphs, choose_padding, with_lengths
     from lgip_ort.pairs import Wanted, open_pairs
-    from lgip_ort.run import Plan
+    from lgip_ort.stored import store
     from models import zoo
 
     arm, stored = choose_padding(padding), choose_precision(precision) if precision is not None else None
@@ -140,18 +155,20 @@ def run(
     made_by = f", {opened.manifest.exported_by}" if opened.manifest.adopted else ""
     log.print(f"bundle {bundle}{made_by}", markup=False)
     wanted = Wanted(data, columns, suite, paraphrases, lexicon, limit, sample, seed)
-    dataset, pairs, suite = open_pairs(wanted, available_only, table)
+    dataset, parts, suite = open_pairs(wanted, available_only, table)
     if dataset.missing:
         there = f"{len(dataset.missing):,} of {dataset.named:,} images of {dataset.name} are not there"
         log.print(there, markup=False)
-    pairs = with_lengths(pairs, dataset.captions, opened, arm)
-    plan = Plan(dataset, pairs, suite, seed, batch_size, max_skipped, arm)
-    try:
-        made = [_execute(name, opened, plan, provider, stored, runs, overwrite) for name in names]
-    except RunFault as fault:
-        if as_json:
-            _print_json({"status": "failed", "error": str(fault)})
-        raise
+    parts = (with_lengths(part, dataset.captions, opened, arm) for part in parts)
+    with tempfile.TemporaryDirectory(prefix="lgip-ort-") as folder:
+        stored_table = store(parts, dataset.images, Path(folder) / "table.parquet")
+        plan = Plan(dataset, stored_table, suite, seed, batch_size, max_skipped, arm)
+        try:
+            made = [_execute(name, opened, plan, provider, stored, runs, overwrite, resume) for name in names]
+        except RunFault as fault:
+            if as_json:
+                _print_json({"status": "failed", "error": str(fault)})
+            raise
     if engine is EngineName.both:
         reference, candidate = made
         _report_comparison(reference, candidate, as_json)
@@ -220,16 +237,24 @@ def _engine(name: str, bundle: Bundle, plan: Plan, provider: str, precision: Pre
 
 
 def _execute(
-    name: str, bundle: Bundle, plan: Plan, provider: str, precision: Precision | None, runs: Path, overwrite: bool
+    name: str,
+    bundle: Bundle,
+    plan: Plan,
+    provider: str,
+    precision: Precision | None,
+    runs: Path,
+    overwrite: bool,
+    resume: bool,
 ) -> Run:
+    from lgip_ort.execute import execute
     from lgip_ort.report.html import write_report
-    from lgip_ort.run import execute
+    from lgip_ort.score import Local
 
     began = time.perf_counter()
     engine = _engine(name, bundle, plan, provider, precision)
     load = time.perf_counter() - began
     with _progress(name, plan) as progress:
-        run = execute(engine, plan, runs, progress, overwrite, load)
+        run = execute(Local(engine), plan, runs, progress, overwrite, resume, load)
     if not run.reused or not (run.folder / "report.html").exists():
         write_report(run)
     return run
@@ -278,13 +303,22 @@ def _print_json(data: dict[str, Any]) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
+def _stop(number: int, frame: object) -> None:
+    raise Interrupted(number)
+
+
 def main() -> None:
     """Run the command; faults become one line on stderr and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # captions hold what a terminal's encoding may lack
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     try:
         app()
+    except Interrupted as stop:
+        log.print("interrupted; finished shards are kept, the same command goes on with them", style="bold red")
+        raise SystemExit(128 + stop.signal) from None
     except (UsageFault, RunFault, OSError) as fault:
         log.print(f"error: {fault}", style="bold red", markup=False, soft_wrap=True)
         raise SystemExit(1 if isinstance(fault, RunFault) else 2) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 import numpy as np
@@ -16,7 +16,10 @@ from exporter.load import Original, embed_ids, embed_images, load_original, sees
 from lgip_ort.bundle import MANIFEST, Bundle, Weights
 from lgip_ort.engine import Embeddings, EngineStamp
 from lgip_ort.errors import UsageFault, did_you_mean
+from lgip_ort.halving import Halving
+from lgip_ort.image import Pixels
 from lgip_ort.padding import choose_padding
+from lgip_ort.text import Rows, TokenIds
 from models import zoo
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -42,7 +45,9 @@ class TorchEngine:
         self._context = original.spec.context_length
         self._sees_padding = sees_padding(original)
         probe = self._text.encode(["a"])
-        self.dim = int(embed_ids(original, torch.from_numpy(probe).to(self._device)).shape[1])
+        self.dim = self._embed_ids(probe).shape[1]
+        self.embed_pixels = Halving(self._embed_pixels, "images")
+        self.embed_ids = Halving(self._embed_ids, "texts")
         self.stamp = EngineStamp(
             engine=self.name,
             model=original.spec.key,
@@ -72,17 +77,12 @@ class TorchEngine:
             )
         return cls(original, batch_size, device, padding)
 
-    def encode_images(self, images: Sequence[Image]) -> Embeddings:
-        """Decoded images, in any colour mode -> float32 (n, dim), L2-normalised."""
+    def pixels(self, image: Image) -> Pixels:
+        """A decoded image, in any colour mode -> float32 (3, size, size), by the library's own preprocessing."""
+        return self._images.pixels([image])[0]
 
-        def embed(rows: slice) -> torch.Tensor:
-            pixels = torch.from_numpy(self._images.pixels(images[rows]))
-            return embed_images(self._original, pixels.to(self._device))
-
-        return self._batches(len(images), embed)
-
-    def encode_texts(self, texts: Sequence[str], pad_to: int | None = None) -> Embeddings:
-        """Texts -> float32 (n, dim), L2-normalised.
+    def batches(self, texts: Sequence[str], pad_to: int | None = None) -> Iterator[tuple[Rows, TokenIds]]:
+        """`texts` in their order: which of them, and int64 (n, length), by the library's own tokenizer.
 
         `pad_to` None is the length that the library pads to. open_clip's causal models take no other length and need
         none: what follows the end of the text changes nothing. Raises ValueError where a text is longer than `pad_to`,
@@ -92,21 +92,20 @@ class TorchEngine:
             raise ValueError(
                 f"padded length {pad_to} found, {self._context} expected where texts are padded as trained"
             )
-
-        def embed(rows: slice) -> torch.Tensor:
-            ids = self._text.encode(texts[rows])
+        for start in range(0, len(texts), self.batch_size):
+            rows = list(range(start, min(start + self.batch_size, len(texts))))
+            ids = self._text.encode(texts[start : start + self.batch_size])
             if pad_to is not None and (self._sees_padding or self._original.spec.library == "transformers"):
                 ids = self._cut(ids, pad_to)
-            return embed_ids(self._original, torch.from_numpy(ids).to(self._device))
+            yield rows, ids
 
-        return self._batches(len(texts), embed)
+    def _embed_pixels(self, pixels: Pixels) -> Embeddings:
+        found: Embeddings = embed_images(self._original, torch.from_numpy(pixels).to(self._device)).cpu().numpy()
+        return found
 
-    def _batches(self, count: int, embed: Callable[[slice], torch.Tensor]) -> Embeddings:
-        out = np.empty((count, self.dim), np.float32)
-        for start in range(0, count, self.batch_size):
-            rows = slice(start, start + self.batch_size)
-            out[rows] = embed(rows).cpu().numpy()
-        return out
+    def _embed_ids(self, ids: TokenIds) -> Embeddings:
+        found: Embeddings = embed_ids(self._original, torch.from_numpy(ids).to(self._device)).cpu().numpy()
+        return found
 
     def _cut(self, ids: NDArray[np.int64], pad_to: int) -> NDArray[np.int64]:
         """Padding is at the end, so a shorter padded length is a cut."""

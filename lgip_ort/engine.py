@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,20 +15,18 @@ from PIL.Image import Image
 
 from lgip_ort.bundle import Bundle, Precision
 from lgip_ort.errors import UsageFault
-from lgip_ort.image import preprocess
+from lgip_ort.halving import Halving
+from lgip_ort.image import Pixels, pixels_of
 from lgip_ort.padding import check_graphs, choose_padding, pinned
-from lgip_ort.session import Provider, Session, choose
-from lgip_ort.text import TextEncoder
+from lgip_ort.provider import PROVIDERS, Provider, arithmetic, choose
+from lgip_ort.session import Session
+from lgip_ort.text import Rows, TextEncoder, TokenIds
 
 Embeddings = NDArray[np.float32]
 """float32 (n, dim), rows of L2 norm 1."""
 
-EXECUTED = {("cpu", "fp16"): "fp32 (cast)", ("cpu", "int8"): "int8 (dynamic)"}
-"""Provider, precision -> what the arithmetic runs in, where that is not the precision itself.
-
-The CPU provider has no fp16 kernels for most operators: it casts, and computes in fp32. In an int8 graph what is
-multiplied by weights is quantised batch by batch; the rest is fp32.
-"""
+LEAST_PLACED = 0.9
+"""Least share of the compute time of a batch that a provider must do itself."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,9 @@ class EngineStamp:
     """What an engine is, for the record of a run.
 
     `weights`: source, name, revision and sha256 of the tensors; `provider`: `asked`, `active` and its options;
-    `precision`: `asked` (what the artifact is stored in) and `executed` (what the arithmetic ran in, see EXECUTED);
-    `padding`: the arm; `versions`: of every library that touches a number.
+    `precision`: `asked` (what the artifact is stored in) and `executed` (what the arithmetic ran in, see `executed`);
+    `padding`: the arm; `versions`: of every library that touches a number; `placement`: by tower, the share of nodes
+    and of time on the provider, measured, hence not the same in every run; empty where there is no other provider.
     """
 
     engine: str
@@ -48,26 +47,46 @@ class EngineStamp:
     precision: dict[str, str]
     padding: str
     versions: dict[str, str] = field(default_factory=dict)
+    placement: dict[str, Any] = field(default_factory=dict)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two engines the same: everything but what was measured."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "placement"}
 
 
 class Engine(Protocol):
-    """A dual encoder. Everything above this protocol is the same code, so two runs can only differ by their engine."""
+    """A dual encoder. Everything above this protocol is the same code, so two runs can only differ by their engine.
+
+    `batch_size`: images, or texts of the full length, that go through it together.
+    """
 
     name: str
     dim: int
+    batch_size: int
     stamp: EngineStamp
 
-    def encode_images(self, images: Sequence[Image]) -> Embeddings:
-        """Decoded images, in any colour mode -> float32 (n, dim), L2-normalised. Preprocessing is the engine's own."""
+    def pixels(self, image: Image) -> Pixels:
+        """A decoded image, in any colour mode -> float32 (3, size, size): the engine's own preprocessing.
+
+        Called from several threads at a time.
+        """
         ...
 
-    def encode_texts(self, texts: Sequence[str], pad_to: int | None = None) -> Embeddings:
-        """Texts -> float32 (n, dim), L2-normalised.
+    def embed_pixels(self, pixels: Pixels) -> Embeddings:
+        """float32 (n, 3, size, size) -> float32 (n, dim), L2-normalised."""
+        ...
+
+    def batches(self, texts: Sequence[str], pad_to: int | None = None) -> Iterator[tuple[Rows, TokenIds]]:
+        """`texts` tokenised, batch by batch: which of them, and int64 (n, length).
 
         `pad_to`: length in tokens that every text is padded to; None is the trained length, or any length where the
         tower is exact at any. Raises ValueError where a text is longer, and for another length than the trained one
         where the arm is `trained` and the length matters.
         """
+        ...
+
+    def embed_ids(self, ids: TokenIds) -> Embeddings:
+        """int64 (n, length) -> float32 (n, dim), L2-normalised."""
         ...
 
 
@@ -76,9 +95,9 @@ class OrtEngine:
 
     `padding`: the arm (see `padding`); `precision`: which graphs, None for the bundle's default.
 
-    Raises UsageFault where the provider or the arm is unknown, where the provider is not active or can't run the
-    precision, where the bundle lacks the precision, where a graph's output is not the manifest's, and where the text
-    graph takes none of the arm's lengths.
+    Raises UsageFault where the provider or the arm is unknown, where the provider is not active, can't run the
+    precision or leaves more of it to the CPU than LEAST_PLACED allows, where the bundle lacks the precision, where a
+    graph's output is not the manifest's, and where the text graph takes none of the arm's lengths.
     """
 
     name = "ort"
@@ -95,54 +114,82 @@ class OrtEngine:
         chosen, arm = provider_for(provider, vision.precision), choose_padding(padding)
         check_graphs(bundle, arm)
         self.batch_size = batch_size
+        self.dim = bundle.manifest.embedding_dim
         self._image_spec = bundle.manifest.image
         self._text = TextEncoder(bundle)
-        self._vision_session = Session(bundle.path(vision.file), chosen)
-        self._text_session = Session(bundle.path(text.file), chosen, pinned(bundle.manifest.text, text, arm))
-        self.dim = bundle.manifest.embedding_dim
-        for session, graph in ((self._vision_session, vision), (self._text_session, text)):
+        self._step = chosen.length_step
+        # The CPU provider is alone in its sessions: there is nothing to find out.
+        profiled = chosen.key != "cpu"
+        vision_session = Session(bundle.path(vision.file), chosen, profiled=profiled)
+        pins = pinned(bundle.manifest.text, text, arm)
+        text_session = Session(bundle.path(text.file), chosen, pins, profiled)
+        for session, graph in ((vision_session, vision), (text_session, text)):
             if session.dim != self.dim:
                 raise UsageFault(f"{bundle.path(graph.file)}: {session.dim} values an embedding, {self.dim} expected")
-        executed = EXECUTED.get((chosen.key, vision.precision), vision.precision)
+        self.embed_pixels = Halving(vision_session, "images")
+        self.embed_ids = Halving(text_session, "texts")
         self.stamp = EngineStamp(
             engine=self.name,
             model=bundle.manifest.model,
             weights=dataclasses.asdict(bundle.manifest.weights),
             artifact=bundle.sha256,
-            provider={"asked": provider, "active": chosen.key, "options": self._vision_session.options()},
-            precision={"asked": vision.precision, "executed": executed},
+            provider={"asked": provider, "active": chosen.key, "options": vision_session.options()},
+            precision={"asked": vision.precision, "executed": executed(chosen, vision.precision)},
             padding=arm,
             versions={n: importlib.metadata.version(n) for n in ("numpy", "pillow", "tokenizers", "ftfy")}
             | {"onnxruntime": onnxruntime.__version__},
+            placement=self._placed(vision_session, text_session) if profiled else {},
         )
 
-    def encode_images(self, images: Sequence[Image]) -> Embeddings:
-        """Decoded images, in any colour mode -> float32 (n, dim), L2-normalised."""
-        out = np.empty((len(images), self.dim), np.float32)
-        for start in range(0, len(images), self.batch_size):
-            rows = slice(start, start + self.batch_size)
-            out[rows] = self._vision_session(preprocess(images[rows], self._image_spec))
-        return out
+    def pixels(self, image: Image) -> Pixels:
+        """A decoded image, in any colour mode -> float32 (3, size, size)."""
+        return pixels_of(image, self._image_spec)
 
-    def encode_texts(self, texts: Sequence[str], pad_to: int | None = None) -> Embeddings:
-        """Texts -> float32 (n, dim), L2-normalised. Batches hold texts of like length; the order of rows is kept."""
-        out = np.empty((len(texts), self.dim), np.float32)
-        ids = self._text.ids(texts)
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        for start in range(0, len(order), self.batch_size):
-            rows = order[start : start + self.batch_size]
-            out[rows] = self._text_session(self._text.pad([ids[i] for i in rows], pad_to))
-        return out
+    def batches(self, texts: Sequence[str], pad_to: int | None = None) -> Iterator[tuple[Rows, TokenIds]]:
+        """`texts` by length, as many tokens a batch as `batch_size` texts of the full length have."""
+        budget = self.batch_size * self._text.spec.context_length
+        return self._text.batches(texts, budget, pad_to, self._step)
+
+    def _placed(self, vision: Session, text: Session) -> dict[str, Any]:
+        """Where the nodes of both graphs run, by the profile of a batch. Raises UsageFault where it is elsewhere."""
+        size, length = self._image_spec.size, self._text.spec.context_length
+        found = {}
+        for tower, session, batch in (
+            ("vision", vision, np.zeros((self.batch_size, 3, size, size), np.float32)),
+            ("text", text, self._text.pad(self._text.ids(["a"] * self.batch_size), length)),
+        ):
+            session(batch)
+            placed = session.placement()
+            if placed.time < LEAST_PLACED:
+                raise UsageFault(
+                    f"{session.provider.name} computes {placed.time:.0%} of the {tower} tower's time, "
+                    f"{LEAST_PLACED:.0%} expected; the rest falls to the CPU provider"
+                )
+            found[tower] = dataclasses.asdict(placed)
+        return found
 
 
 def provider_for(asked: str, precision: Precision) -> Provider:
-    """The provider for graphs in `precision`; `auto` is the CPU for int8. Raises UsageFault as `session.choose` does.
+    """The provider for graphs in `precision`; `auto` is the CPU for int8. Raises UsageFault as `provider.choose` does.
 
     CUDA's integer product takes signed activations, quantising as they come makes unsigned ones: ONNX Runtime would put
     every product of an int8 graph on the CPU, copies to and fro included, and call CUDA active. That is an error, too.
     """
-    if precision == "int8" and asked == "cuda":
-        raise UsageFault(
-            "CUDAExecutionProvider has no kernel for the products of an int8 graph; --provider cpu runs them"
-        )
+    if precision == "int8" and asked in ("cuda", "tensorrt"):
+        name = PROVIDERS[asked].name
+        raise UsageFault(f"{name} has no kernel for the products of an int8 graph; --provider cpu runs them")
     return choose("cpu" if precision == "int8" and asked == "auto" else asked)
+
+
+def executed(provider: Provider, precision: Precision) -> str:
+    """What the arithmetic of graphs in `precision` runs in on `provider`.
+
+    In an int8 graph what is multiplied by weights is quantised batch by batch; the rest is fp32. A provider without
+    fp16 kernels casts; what it casts to is measured.
+    """
+    if precision == "int8":
+        return "int8 (dynamic)"
+    if precision == "fp16" and provider.computes_fp16:
+        return "fp16"
+    measured = arithmetic(provider)
+    return f"{measured} (cast)" if (measured, precision) == ("fp32", "fp16") else measured

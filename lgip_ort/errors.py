@@ -1,4 +1,4 @@
-"""Two faults a command can end with, and the suggestion of a known name."""
+"""What a command can end with besides success, and the suggestion of a known name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ class UsageFault(Exception):
 
 class RunFault(Exception):
     """The work was done and its result can't be trusted: NaN scores, too many skipped rows... Exit code 1."""
+
+
+class Interrupted(BaseException):
+    """Somebody, or the system, asked the process to stop. Exit code 128 and the number of the signal."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

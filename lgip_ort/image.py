@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from io import BytesIO
 from pathlib import Path
 
@@ -21,6 +23,9 @@ MAX_PIXELS = 89_478_485
 MAX_ASPECT = 200
 """Longest side over shortest of an image that is decoded: resizing by the shortest makes the other this much longer."""
 
+LARGE = 16_000_000
+"""Pixels of an image above which it is decoded alone: as many threads as there are, memory holds one such at a time."""
+
 DEEP = ("I", "F")
 """Greyscale modes of more than 8 bits begin so. Pillow's conversion to RGB cuts them off at 255, which leaves white."""
 
@@ -32,6 +37,11 @@ INTERPOLATION = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
 }
+
+
+Pixels = NDArray[np.float32]
+
+_ALONE = threading.Lock()
 
 
 class ImageFault(Exception):
@@ -47,19 +57,39 @@ def read_image(path: Path) -> Image.Image:
     no image, is cut short, has more than MAX_PIXELS pixels, has one side more than MAX_ASPECT times the other, or is of
     a kind that the conversion to RGB would destroy; UsageFault where the archive it lies in is broken.
     """
+    with quiet(), _open(path) as file:
+        return _decode(file)
+
+
+def read_pixels(path: Path, prepare: Callable[[Image.Image], Pixels]) -> Pixels:
+    """What `prepare` makes of the image at `path`. Raises as `read_image` does.
+
+    For several threads, in a block of `quiet`: of LARGE images one is in memory at a time.
+    """
+    with _open(path) as file, _ALONE if file.width * file.height > LARGE else nullcontext():
+        return prepare(_decode(file))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Pillow's warnings, in all threads: about large images, which have a bound of their own, and about EXIF
+    blocks and transparency, which are not used."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="PIL")
+        yield
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Image.Image]:
+    """An image file whose header was read and whose size is bounded; a fault within the block becomes an ImageFault."""
     opened: Path | BytesIO = path
     try:
         opened = archive.readable(path)
-        with warnings.catch_warnings():
-            # Pillow warns about large images and about odd EXIF blocks; the bounds are the rule, EXIF is not used.
-            warnings.simplefilter("ignore")
-            with Image.open(opened) as file:
-                if file.format in DRAWINGS:
-                    raise ImageFault(f"{file.format}: a drawing, not an image of pixels")
-                _refuse_large(*file.size)
-                image = file.copy()  # holds no file open, as one with more frames would
-                if image.mode.startswith(DEEP):
-                    raise ImageFault(f"mode {image.mode}: greyscale of more than 8 bits, which RGB cuts off at 255")
+        with Image.open(opened) as file:
+            if file.format in DRAWINGS:
+                raise ImageFault(f"{file.format}: a drawing, not an image of pixels")
+            _refuse_large(*file.size)
+            yield file
     except (ImageFault, UsageFault):
         raise
     except Exception as error:  # decoders raise what they like at a damaged file, RuntimeError among it
@@ -67,6 +97,12 @@ def read_image(path: Path) -> Image.Image:
         # Neither where the file lies nor where in memory its content does: the same file, the same reason.
         reason = reason.replace(repr(opened), repr(path.name)).replace(str(path), path.name)
         raise ImageFault(reason) from error
+
+
+def _decode(file: Image.Image) -> Image.Image:
+    image = file.copy()  # holds no file open, as one with more frames would
+    if image.mode.startswith(DEEP):
+        raise ImageFault(f"mode {image.mode}: greyscale of more than 8 bits, which RGB cuts off at 255")
     if image.mode == "P":
         image.info.pop("transparency", None)  # unused by a conversion to RGB, which warns about some kinds of it
     return image
@@ -79,12 +115,17 @@ def _refuse_large(width: int, height: int) -> None:
         raise ImageFault(f"{width} x {height} pixels, one side more than {MAX_ASPECT} times the other")
 
 
-def preprocess(images: Sequence[Image.Image], spec: ImageSpec) -> NDArray[np.float32]:
+def preprocess(images: Sequence[Image.Image], spec: ImageSpec) -> Pixels:
     """Decoded images in any colour mode -> float32 (n, 3, size, size)."""
     out = np.empty((len(images), 3, spec.size, spec.size), np.float32)
     for row, image in zip(out, images, strict=True):
-        row[:] = _normalise(_pixels(image, spec), spec).transpose(2, 0, 1)
+        row[:] = pixels_of(image, spec)
     return out
+
+
+def pixels_of(image: Image.Image, spec: ImageSpec) -> Pixels:
+    """One decoded image in any colour mode -> float32 (3, size, size), a view."""
+    return _normalise(_pixels(image, spec), spec).transpose(2, 0, 1)
 
 
 def _pixels(image: Image.Image, spec: ImageSpec) -> NDArray[np.uint8]:

@@ -68,6 +68,7 @@ def with_lengths(table: pl.DataFrame, captions: pl.DataFrame, bundle: Bundle, pa
         null = pl.lit(None, pl.UInt16)
         return table.with_columns(text_length=null, perturbed_length=null)
     encoder = TextEncoder(bundle)
+    captions = captions.join(table, on="image_id", how="semi", maintain_order="left")
     originals = pl.concat(
         [frame.select("image_id", text_length=_tokens(frame["text"], encoder)) for frame in (captions, table)]
     )
@@ -82,13 +83,25 @@ def with_lengths(table: pl.DataFrame, captions: pl.DataFrame, bundle: Bundle, pa
     )
 
 
-def lengths_of(table: pl.DataFrame) -> dict[str, Any] | None:
-    """What a run's stamp says of its padded lengths: `min`, `max`, and the `sha256` of both columns; None for none."""
-    lengths = table.select("text_length", "perturbed_length").drop_nulls()
-    if lengths.is_empty():
-        return None
-    array = lengths.to_numpy().astype("<u2")
-    return {"min": int(array.min()), "max": int(array.max()), "sha256": hashlib.sha256(array.tobytes()).hexdigest()}
+class Lengths:
+    """The padded lengths of a table, gathered while its parts pass by: what a run's stamp says of them."""
+
+    def __init__(self) -> None:
+        self._least, self._most, self._digest = 1 << 16, 0, hashlib.sha256()
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Take in one part."""
+        lengths = part.select("text_length", "perturbed_length").drop_nulls()
+        if len(lengths):
+            array = lengths.to_numpy().astype("<u2")
+            self._least, self._most = min(self._least, int(array.min())), max(self._most, int(array.max()))
+            self._digest.update(array.tobytes())
+
+    def known(self) -> dict[str, Any] | None:
+        """`min`, `max`, and the `sha256` of both columns; None where there are none."""
+        if not self._most:
+            return None
+        return {"min": self._least, "max": self._most, "sha256": self._digest.hexdigest()}
 
 
 def _tokens(texts: pl.Series, encoder: TextEncoder) -> pl.Series:

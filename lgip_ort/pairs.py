@@ -46,8 +46,10 @@ class Made:
     summary: Summary
 
 
-def open_pairs(wanted: Wanted, available_only: bool, file: Path | None = None) -> tuple[Dataset, pl.DataFrame, str]:
-    """The data set, the table to score on it, and the name of its suite.
+def open_pairs(
+    wanted: Wanted, available_only: bool, file: Path | None = None
+) -> tuple[Dataset, Iterator[pl.DataFrame], str]:
+    """The data set, the parts of the table to score on it, in the order of its images, and the name of its suite.
 
     `file`: a table made before, instead of a suite's. Raises UsageFault where something that was asked for is unknown,
     or where the table has pairs of images that the data set lacks, unless `available_only`.
@@ -55,9 +57,9 @@ def open_pairs(wanted: Wanted, available_only: bool, file: Path | None = None) -
     dataset = _narrow(open_dataset(wanted.data, available_only, columns=wanted.columns), wanted)
     if file is None:
         suite = _suite(wanted, dataset)
-        return dataset, pl.concat(list(_parts(wanted, dataset, suite))), suite
+        return dataset, _parts(wanted, dataset, suite), suite
     table = read_table(file)
-    known = table.join(dataset.images, on="image_id", how="semi", maintain_order="left")
+    known = _in_order(table, dataset)
     if len(known) < len(table) and not available_only and wanted.limit is None and wanted.sample is None:
         strange = table.join(dataset.images, on="image_id", how="anti")
         raise UsageFault(
@@ -66,11 +68,8 @@ def open_pairs(wanted: Wanted, available_only: bool, file: Path | None = None) -
         )
     if known.is_empty():
         raise UsageFault(f"{file}: no pair is of an image of {wanted.data}")
-    return (
-        dataset.only(dataset.images.join(known, on="image_id", how="semi", maintain_order="left")),
-        known,
-        str(known[0, "suite"]),
-    )
+    there = dataset.images.join(known, on="image_id", how="semi", maintain_order="left")
+    return dataset.only(there), iter([known]), str(known[0, "suite"])
 
 
 def write_pairs(wanted: Wanted, path: Path | None) -> Made:
@@ -116,8 +115,14 @@ def _suite(wanted: Wanted, dataset: Dataset) -> str:
 def _parts(wanted: Wanted, dataset: Dataset, suite: str) -> Iterator[pl.DataFrame]:
     if suite == OWN:
         assert dataset.table is not None
-        yield from_given(dataset.table, OWN)
+        yield from_given(_in_order(dataset.table, dataset), OWN)
         return
     pool: Pool = "advanced" if wanted.paraphrases == "advanced" else "wrappers"
     options = Options(pool, read_lexicon(wanted.lexicon) if wanted.lexicon else None)
-    yield from table_parts(dataset.captions, suite, wanted.seed, options, dataset.annotated)
+    yield from table_parts(_in_order(dataset.captions, dataset), suite, wanted.seed, options, dataset.annotated)
+
+
+def _in_order(frame: pl.DataFrame, dataset: Dataset) -> pl.DataFrame:
+    """Those rows of `frame` that are of images of `dataset`, in the order of its images."""
+    images = dataset.images.select("image_id")
+    return images.join(frame, on="image_id", how="inner", maintain_order="left_right").select(frame.columns)

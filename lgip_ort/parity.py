@@ -105,7 +105,8 @@ def compare(reference: Run, candidate: Run, across_arms: bool = False) -> Compar
             )
     both = _join(reference, candidate)
     margins = read_margins()
-    both = with_bands(both)  # by the reference's embeddings, where a band depends on them
+    # Bands are by the reference's embeddings, where they depend on any.
+    both = metrics.with_images(metrics.with_simple(with_bands(both)))
     every = _rows(both, list(metrics.strata(both)), margins, reference.stamp["seed"])
     # A family with few images keeps a verdict open; a finer stratum is a closer look, where there is enough to look at.
     rows = [row for row in every if row.stratum == metrics.ALL or row.images >= margins["min_images"]]

@@ -1,20 +1,23 @@
-"""One shard of images with all their texts -> scores. The same code for every engine."""
+"""Shards of images with all their texts -> scores. The same code for every engine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lgip_ort.engine import Embeddings, Engine
+from lgip_ort.encode import embed_pixels, encode_texts, read_ahead
+from lgip_ort.engine import Embeddings, Engine, EngineStamp
 from lgip_ort.errors import RunFault
-from lgip_ort.image import ImageFault, read_image
+from lgip_ort.image import ImageFault, Pixels, quiet
 from lgip_ort.table import stable_hash
 
 SCORES = pl.Schema(
@@ -27,12 +30,6 @@ SCORES = pl.Schema(
 )
 SKIPPED = pl.Schema({"image_id": pl.String, "path": pl.String, "reason": pl.String})
 
-IMAGES_AT_ONCE = 64
-"""Decoded images held in memory at a time."""
-
-TEXTS_AT_ONCE = 2048
-"""Texts that an engine gets in one call: enough to sort them by length within, few enough to show progress."""
-
 TEXT = (pl.col("text"), pl.col("text_length").alias("length"))
 PERTURBED = (pl.col("perturbed").alias("text"), pl.col("perturbed_length").alias("length"))
 """Either text of a pair, as an embedding is keyed: by what it says and by the length it is padded to."""
@@ -42,13 +39,30 @@ Rows = NDArray[np.uint32]
 Progress = Callable[[str, int], None]
 """Called with a stage (`images`, `texts`) and how many more of it are done."""
 
+Pairs = Callable[["Shard"], pl.DataFrame]
+"""Reads the rows of the table that belong to a shard."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A slice of images with all their pairs: what is in memory, kept, resumed and sent away as one.
+
+    images: image_id, path, split. start, rows: where its pairs lie in the table. name: of its files, by what went in.
+    """
+
+    index: int
+    images: pl.DataFrame
+    start: int
+    rows: int
+    name: str
+
 
 @dataclass(frozen=True)
 class ShardScores:
     """scores: SCHEMA of SCORES, in the order of the table. skipped: images that could not be read.
 
     embeddings: tower, key u64, vector; the sampled rows that let two runs be compared vector by vector.
-    seconds: spent on `images` (decoding and encoding) and on `texts`.
+    seconds: spent on `images` (waiting for them and encoding), on `texts` and in `total`.
     """
 
     scores: pl.DataFrame
@@ -57,10 +71,44 @@ class ShardScores:
     seconds: dict[str, float]
 
 
+class Scorer(Protocol):
+    """What scores shards: an engine in this process (`Local`), or many in others. Who does it changes no byte."""
+
+    stamp: EngineStamp
+
+    def score(
+        self, root: Path, shards: Sequence[Shard], pairs: Pairs, sample: float, progress: Progress
+    ) -> Iterator[tuple[Shard, ShardScores]]:
+        """Every shard with its scores, in any order. `pairs` reads the rows of a shard."""
+        ...
+
+
+class Local:
+    """An engine in this process. The images of the next shard are read while the texts of this one are encoded."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.stamp = engine, engine.stamp
+
+    def score(
+        self, root: Path, shards: Sequence[Shard], pairs: Pairs, sample: float, progress: Progress
+    ) -> Iterator[tuple[Shard, ShardScores]]:
+        """Every shard with its scores, in order."""
+        paths = (root / path for shard in shards for path in shard.images["path"])
+        with quiet(), closing(read_ahead(self.engine, paths)) as pixels:
+            for shard in shards:
+                mine = islice(pixels, len(shard.images))
+                yield shard, score_shard(self.engine, mine, shard.images, pairs(shard), sample, progress)
+
+
 def score_shard(
-    engine: Engine, root: Path, images: pl.DataFrame, table: pl.DataFrame, sample: float, progress: Progress
+    engine: Engine,
+    pixels: Iterable[Pixels | ImageFault],
+    images: pl.DataFrame,
+    table: pl.DataFrame,
+    sample: float,
+    progress: Progress,
 ) -> ShardScores:
-    """Score the pairs of `table` that belong to `images` (image_id, path relative to `root`).
+    """Score the pairs of `table` that belong to `images` (image_id, path, ...), of which `pixels` has one each.
 
     Every image and every distinct text is encoded once at each of its padded lengths, identity pairs apart: their
     second text is encoded again among other neighbours, so that their error is the engine's noise and not zero by
@@ -69,8 +117,12 @@ def score_shard(
     Raises RunFault where a score is not finite, naming image and texts.
     """
     began = time.perf_counter()
-    vectors, rows, skipped = _encode_images(engine, root, images, progress)
+    vectors, faults = embed_pixels(engine, pixels, lambda count: progress("images", count))
     images_done = time.perf_counter()
+    there = [fault is None for fault in faults]
+    rows = {image_id: row for row, image_id in enumerate(images.filter(there)["image_id"])}
+    skipped = images.select("image_id", "path").filter([not known for known in there])
+    skipped = skipped.with_columns(reason=pl.Series([str(f) for f in faults if f is not None], dtype=pl.String))
     table = table.filter(pl.col("image_id").is_in(list(rows)))
     texts, text_row, perturbed_row = _distinct(table)
     text_vectors = _encode_texts(engine, texts, progress)
@@ -80,7 +132,7 @@ def score_shard(
     control = table["kind"] == "identity"
     again = table.filter(control).select(PERTURBED).reverse()
     second[control.to_numpy()] = _encode_texts(engine, again, lambda *_: None)[::-1]
-    seconds = {"images": images_done - began, "texts": time.perf_counter() - images_done}
+    texts_done = time.perf_counter()
 
     scores = pl.DataFrame(
         {
@@ -98,29 +150,12 @@ def score_shard(
             _sampled("text", _keys(texts), text_vectors, sample),
         ]
     )
+    seconds = {
+        "images": images_done - began,
+        "texts": texts_done - images_done,
+        "total": time.perf_counter() - began,
+    }
     return ShardScores(scores, skipped, kept, seconds)
-
-
-def _encode_images(
-    engine: Engine, root: Path, images: pl.DataFrame, progress: Progress
-) -> tuple[Embeddings, dict[str, int], pl.DataFrame]:
-    """Embeddings, the row of each image_id in them, and the images that could not be read."""
-    parts: list[Embeddings] = []
-    rows: dict[str, int] = {}
-    skipped: list[tuple[str, str, str]] = []
-    for chunk in images.select("image_id", "path").iter_slices(IMAGES_AT_ONCE):
-        decoded = []
-        for image_id, path in chunk.iter_rows():
-            try:
-                decoded.append(read_image(root / path))
-                rows[image_id] = len(rows)
-            except ImageFault as fault:
-                skipped.append((image_id, path, str(fault)))
-        if decoded:
-            parts.append(engine.encode_images(decoded))
-        progress("images", len(chunk))
-    vectors = np.concatenate(parts) if parts else np.empty((0, engine.dim), np.float32)
-    return vectors, rows, pl.DataFrame(skipped, schema=SKIPPED, orient="row")
 
 
 def _distinct(table: pl.DataFrame) -> tuple[pl.DataFrame, Rows, Rows]:
@@ -138,9 +173,8 @@ def _encode_texts(engine: Engine, texts: pl.DataFrame, progress: Progress) -> Em
     """float32 (n, dim) of n rows (text, length), in their order; those of one padded length go together."""
     out = np.empty((len(texts), engine.dim), np.float32)
     for same in texts.with_row_index("row").partition_by("length", maintain_order=True):
-        for part in same.iter_slices(TEXTS_AT_ONCE):
-            out[part["row"].to_numpy()] = engine.encode_texts(part["text"].to_list(), pad_to=part[0, "length"])
-            progress("texts", len(part))
+        found = encode_texts(engine, same["text"].to_list(), same[0, "length"], lambda n: progress("texts", n))
+        out[same["row"].to_numpy()] = found
     return out
 
 

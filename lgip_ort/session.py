@@ -1,12 +1,12 @@
-"""An ONNX Runtime session on one provider: chosen, proven active, and run through IO binding."""
+"""An ONNX Runtime session on one provider: proven active, run through IO binding, its buffers used again."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import sys
+import json
+import tempfile
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from lgip_ort.errors import UsageFault, did_you_mean
+from lgip_ort.errors import UsageFault
+from lgip_ort.provider import Provider
 
 ORT_TYPES = {
     "tensor(float)": np.float32,
@@ -23,93 +24,57 @@ ORT_TYPES = {
     "tensor(int32)": np.int32,
 }
 
+SHAPES = 128
+"""Shapes whose buffers are kept: more than a text tower has lengths."""
+
+SMALLEST = 1024
+"""Bytes of a node's result from which on it counts as computing: what is smaller does arithmetic on shapes."""
+
 
 @dataclass(frozen=True)
-class Provider:
-    """An execution provider: ONNX Runtime's name for it, its options, and where its tensors live."""
+class Placement:
+    """Where the nodes of a graph ran: the share of the provider that was asked for, by number and by time."""
 
-    key: str
-    name: str
-    device: str
-    options: dict[str, str] = field(default_factory=dict)
+    nodes: float
+    time: float
 
 
-PROVIDERS = {
-    "cpu": Provider("cpu", "CPUExecutionProvider", "cpu"),
-    "cuda": Provider(
-        "cuda",
-        "CUDAExecutionProvider",
-        "cuda",
-        # TF32 keeps 10 bits of an fp32 mantissa; an exhaustive search for convolutions costs a second a shape.
-        {"device_id": "0", "use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
-    ),
-}
+@dataclass(frozen=True)
+class _Buffers:
+    """A binding with an input and an output of one shape, in the provider's memory."""
 
-
-def choose(asked: str) -> Provider:
-    """The provider for `asked`: one of PROVIDERS, or `auto`, which is CUDA where it works and else the CPU.
-
-    Raises UsageFault for an unknown name, and for a provider that was asked for by name and can't work, saying why.
-    """
-    if asked == "auto":
-        return PROVIDERS["cuda" if cuda_problem() is None else "cpu"]
-    if asked not in PROVIDERS:
-        raise UsageFault(f"unknown provider {asked!r}{did_you_mean(asked, ['auto', *PROVIDERS])}")
-    if asked == "cuda" and (problem := cuda_problem()):
-        raise UsageFault(f"CUDAExecutionProvider is not available: {problem}")
-    return PROVIDERS[asked]
-
-
-def cuda_problem() -> str | None:
-    """What keeps the CUDA provider from working here, None where nothing does."""
-    if PROVIDERS["cuda"].name not in ort.get_available_providers():
-        return "this onnxruntime has no CUDA provider; install onnxruntime-gpu and no onnxruntime beside it"
-    driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        ctypes.CDLL(driver)
-    except OSError:
-        return f"no NVIDIA driver ({driver} can't be loaded)"
-    _preload()
-    if sys.platform != "win32":
-        capi = Path(ort.__file__).parent / "capi"
-        try:
-            ctypes.CDLL(str(capi / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
-            ctypes.CDLL(str(capi / "libonnxruntime_providers_cuda.so"))
-        except OSError as error:
-            return f"{error}; pip install 'lgip-ort[cuda]' brings CUDA and cuDNN"
-    return None
-
-
-def _preload() -> None:
-    """Load CUDA and cuDNN from their pip packages, which no system search path knows."""
-    # It prints what it could not find; cuda_problem says the same in one line, naming the library.
-    with contextlib.redirect_stdout(None):
-        ort.preload_dlls()
+    binding: Any
+    source: ort.OrtValue
+    target: ort.OrtValue
 
 
 class Session:
     """One graph with one input and one output, run with both bound to the provider's memory.
 
     `pinned`: symbolic dimensions of the input that have one value here, by name; the graph is optimised for it. `shape`
-    of the input: a number where only that one is taken, a name where any is.
+    of the input: a number where only that one is taken, a name where any is. `profiled`: record the runs until
+    `placement` is called.
 
     Raises UsageFault where the graph can't be loaded, is of another form or lacks a dimension of `pinned`, and where
     another provider than `provider` is the active one.
     """
 
-    def __init__(self, path: Path, provider: Provider, pinned: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, path: Path, provider: Provider, pinned: Mapping[str, int] | None = None, profiled: bool = False
+    ) -> None:
         options = ort.SessionOptions()
         for name, value in (pinned or {}).items():
             options.add_free_dimension_override_by_name(name, value)
         options.log_severity_level = 3  # errors only: on a CPU every fp16 graph warns about the casts it gets
-        providers: list[Any] = [(provider.name, provider.options)]
+        if profiled:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(tempfile.gettempdir()) / "lgip-ort")
         try:
-            self._session = ort.InferenceSession(str(path), options, providers=providers)
+            self._session = provider.session(path, options)
+        except UsageFault:
+            raise
         except Exception as error:
             raise UsageFault(f"{path}: ONNX Runtime can't load it on {provider.name}: {error}") from error
-        active = self._session.get_providers()[0]
-        if active != provider.name:
-            raise UsageFault(f"{path}: {provider.name} was asked for, {active} is active")
         self.provider = provider
         source, target = _ends(path, self._session)
         self.input, self.output = source.name, target.name
@@ -119,12 +84,11 @@ class Session:
                 raise UsageFault(f"{path}: input {self.input!r}: {self.shape} found, a dimension {name!r} expected")
         self.dtype = ORT_TYPES[source.type]
         self.dim: int = target.shape[1]
-        self._binding = self._session.io_binding()
-        self._target: ort.OrtValue | None = None
+        self._buffers: OrderedDict[tuple[int, ...], _Buffers] = OrderedDict()
 
     def options(self) -> dict[str, str]:
-        """The provider's options as ONNX Runtime took them."""
-        return dict(self._session.get_provider_options().get(self.provider.name, {}))
+        """The provider's options: those that were given, and as ONNX Runtime took them."""
+        return self.provider.options | dict(self._session.get_provider_options().get(self.provider.name, {}))
 
     def __call__(self, array: NDArray[Any]) -> NDArray[np.float32]:
         """Run the graph on `array` (n, ...) -> float32 (n, dim), a copy of its own.
@@ -137,16 +101,51 @@ class Session:
         fits = [n == size or not isinstance(n, int) for n, size in zip(self.shape, array.shape, strict=False)]
         if array.ndim != len(self.shape) or not all(fits):
             raise ValueError(f"input {self.input!r}: {list(array.shape)} found, {self.shape} expected")
+        buffers = self._buffers_of(array.shape)
+        buffers.source.update_inplace(np.ascontiguousarray(array))
+        self._session.run_with_iobinding(buffers.binding)
+        return np.array(buffers.target.numpy(), np.float32, copy=True)  # the buffer is used again by the next batch
+
+    def placement(self) -> Placement:
+        """Where the nodes of all runs until now ran, by their profile; nothing is recorded from here on."""
+        path = Path(self._session.end_profiling())
+        try:
+            return _placement(json.loads(path.read_text(encoding="utf-8")), self.provider.name)
+        finally:
+            path.unlink()
+
+    def _buffers_of(self, shape: tuple[int, ...]) -> _Buffers:
+        """The buffers for inputs of `shape`. A bound output keeps the shape it was bound with: each has its own."""
+        if (found := self._buffers.get(shape)) is not None:
+            self._buffers.move_to_end(shape)
+            return found
         device = self.provider.device
-        source = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device)
-        if self._target is None or self._target.shape()[0] != len(array):
-            # A bound output keeps the shape it was bound with: another batch size needs another buffer.
-            self._target = ort.OrtValue.ortvalue_from_shape_and_type([len(array), self.dim], np.float32, device)
-            self._binding.clear_binding_outputs()
-            self._binding.bind_ortvalue_output(self.output, self._target)
-        self._binding.bind_ortvalue_input(self.input, source)
-        self._session.run_with_iobinding(self._binding)
-        return np.array(self._target.numpy(), np.float32, copy=True)  # the buffer is used again by the next batch
+        source = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), self.dtype, device)
+        target = ort.OrtValue.ortvalue_from_shape_and_type([shape[0], self.dim], np.float32, device)
+        binding = self._session.io_binding()
+        binding.bind_ortvalue_input(self.input, source)
+        binding.bind_ortvalue_output(self.output, target)
+        made = self._buffers[shape] = _Buffers(binding, source, target)
+        if len(self._buffers) > SHAPES:
+            self._buffers.popitem(last=False)
+        return made
+
+
+def _placement(events: list[dict[str, Any]], provider: str) -> Placement:
+    """The share of `provider` among the nodes of a profile that compute."""
+    found = [
+        (event["args"]["provider"] == provider, event["dur"])
+        for event in events
+        if event.get("cat") == "Node"
+        and event["name"].endswith("_kernel_time")
+        and event["args"].get("provider")
+        and int(event["args"].get("output_size") or SMALLEST) >= SMALLEST
+    ]
+    there = [spent for on_it, spent in found if on_it]
+    total = sum(spent for _, spent in found)
+    if not found:
+        return Placement(0.0, 0.0)
+    return Placement(round(len(there) / len(found), 4), round(sum(there) / total, 4) if total else 1.0)
 
 
 def _ends(path: Path, session: ort.InferenceSession) -> tuple[Any, Any]:

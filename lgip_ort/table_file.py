@@ -17,6 +17,9 @@ from lgip_ort.table import KINDS, SCHEMA, unpadded
 EXAMPLES = 50
 """Rows of each family that a summary keeps."""
 
+ROW_GROUP = 16_384
+"""Rows that are read together: a slice of the table costs little more than itself."""
+
 
 @dataclass
 class Summary:
@@ -68,7 +71,7 @@ def write_table(parts: Iterable[pl.DataFrame], path: Path | None) -> Summary:
             with replacing(path) as temporary:
                 if summary.rows:
                     pl.scan_parquet(sorted(Path(folder).iterdir()), glob=False).sink_parquet(
-                        temporary, maintain_order=True
+                        temporary, maintain_order=True, row_group_size=ROW_GROUP
                     )
                 else:
                     pl.DataFrame(schema=SCHEMA).write_parquet(temporary)

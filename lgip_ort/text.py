@@ -7,7 +7,7 @@ here is the rest of it, truncation and padding.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from lgip_ort.bundle import TOKENIZER, Bundle, TextSpec
 
-BUCKET = 8
-"""Lengths of variable-length batches are rounded up to a multiple of this, so that few shapes exist."""
+Rows = list[int]
+TokenIds = NDArray[np.int64]
 
 
 class TextEncoder:
@@ -30,14 +30,18 @@ class TextEncoder:
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, end-of-text token included, at most `context_length` long, not padded."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch([clean(t, self.spec.clean) for t in texts])]
+        cleaned = [clean(text, self.spec.clean) for text in texts]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(cleaned)]
 
-    def pad(self, ids: Sequence[Sequence[int]], pad_to: int | None = None) -> NDArray[np.int64]:
-        """int64 (n, length). `pad_to` None is the trained length, or for towers exact at any length the longest text.
+    def length(self, tokens: int, step: int = 1) -> int:
+        """The padded length of a text of so many tokens: the trained one, or the next multiple of `step` where the
+        tower is exact at any length. It depends on the text alone, never on what stands beside it."""
+        if self.spec.lengths == "trained":
+            return self.spec.context_length
+        return min(self.spec.context_length, -(-tokens // step) * step)
 
-        Raises ValueError where a text is longer than `pad_to`.
-        """
-        length = pad_to or self.length(ids)
+    def pad(self, ids: Sequence[Sequence[int]], length: int) -> TokenIds:
+        """int64 (n, length). Raises ValueError where a text is longer."""
         out = np.full((len(ids), length), self.spec.pad_id, np.int64)
         for row, sequence in zip(out, ids, strict=True):
             if len(sequence) > length:
@@ -45,12 +49,22 @@ class TextEncoder:
             row[: len(sequence)] = sequence
         return out
 
-    def length(self, ids: Sequence[Sequence[int]]) -> int:
-        """The padded length of a batch: the trained length, or the longest text rounded up to a bucket."""
-        if self.spec.lengths == "trained":
-            return self.spec.context_length
-        longest = max(map(len, ids))
-        return min(self.spec.context_length, -(-longest // BUCKET) * BUCKET)
+    def batches(
+        self, texts: Sequence[str], budget: int, pad_to: int | None = None, step: int = 1
+    ) -> Iterator[tuple[Rows, TokenIds]]:
+        """`texts` in batches of one padded length: which of them, and int64 (n, length). Short ones come first.
+
+        `budget`: tokens a batch, padding included. `pad_to` None leaves the length to `length`.
+        """
+        ids = self.ids(texts)
+        by_length: dict[int, Rows] = {}
+        for row, sequence in enumerate(ids):
+            by_length.setdefault(pad_to or self.length(len(sequence), step), []).append(row)
+        for length, rows in sorted(by_length.items()):
+            many = max(1, budget // length)
+            for start in range(0, len(rows), many):
+                part = rows[start : start + many]
+                yield part, self.pad([ids[row] for row in part], length)
 
 
 def clean(text: str, steps: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from checkpoints import exported, open_clip_spec  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from exporter import graph as graph_module  # noqa: E402
-from exporter.graph import example_of, export_graph, graph_files  # noqa: E402
+from exporter.graph import OPSET, example_of, export_graph, graph_files  # noqa: E402
 from exporter.load import embed_ids, load_original  # noqa: E402
 from exporter.mixed import Mixed  # noqa: E402
 from exporter.structure import check_structure  # noqa: E402
@@ -159,7 +159,7 @@ def test_large_weights_go_to_one_file_beside_the_graph(tmp_path, monkeypatch):
     np.testing.assert_allclose(session.run(None, {"input_ids": ids})[0], expected, atol=1e-6)
 
 
-def _toy(tmp_path, nodes, initializers=(), opset=18, out=("y", TensorProto.FLOAT, ["batch", 4])):
+def _toy(tmp_path, nodes, initializers=(), opset=OPSET, out=("y", TensorProto.FLOAT, ["batch", 4])):
     """A graph over x, int64 (batch, 3), and its entry in a manifest."""
     made = helper.make_graph(
         nodes,
@@ -220,7 +220,7 @@ def test_other_structures_are_refused(tmp_path):
     path, graph = _toy(tmp_path, nodes, tensors)
     with pytest.raises(RunFault, match=r"0\.0% of the weights are fp16"):
         check_structure(path, dataclasses.replace(graph, precision="fp16"))
-    with pytest.raises(RunFault, match="opset 18 found, 17 expected"):
+    with pytest.raises(RunFault, match=f"opset {OPSET} found, 17 expected"):
         check_structure(path, dataclasses.replace(graph, opset=17))
     fixed = dataclasses.replace(graph, inputs=[TensorSpec("x", "int64", [2, 3])])
     with pytest.raises(RunFault, match="inputs or outputs"):

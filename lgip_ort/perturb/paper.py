@@ -145,12 +145,6 @@ def combined(caption: str, key: Key) -> list[tuple[str, Flip]]:
     return list(made.values())[: rules()["combined_kept"]]
 
 
-def is_simple(paraphrase: str) -> bool:
-    """Whether the published evaluation counts a paraphrase as simple: by a phrase in its lower-cased text."""
-    text = paraphrase.lower()
-    return any(phrase in text for phrase in rules()["simple"])
-
-
 @cache
 def _any_of(words: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(r"\b(?:" + "|".join(map(re.escape, words)) + r")\b")

@@ -57,13 +57,11 @@ def write_report(run: Run) -> Path:
 
 def examples(run: Run, count: int = EXAMPLES) -> list[dict[str, Any]]:
     """The pairs that went most wrong, worst first, one an image: flips by gap, then paraphrases by error."""
-    gap = (pl.col("s") - pl.col("s_perturbed")).alias("gap")
-    pairs = run.pairs().with_columns(gap)
-    flips = pairs.filter(pl.col("kind") == "flip").sort("gap", "pair_id")
-    paraphrases = pairs.filter(pl.col("kind") == "paraphrase").sort(
-        pl.col("gap").abs(), "pair_id", descending=[True, False]
-    )
-    worst = pl.concat([flips, paraphrases]).unique("image_id", keep="first", maintain_order=True).head(count)
+    worst: pl.DataFrame | None = None
+    for part in run.parts():
+        part = part.with_columns(gap=pl.col("s") - pl.col("s_perturbed"))
+        worst = _worst(part if worst is None else pl.concat([worst, part]), count)
+    assert worst is not None
     root = Path(run.stamp["dataset"]["root"])
     images = read_frame(run.folder / "images.parquet")
     rows = worst.join(images, on="image_id", how="left", maintain_order="left")
@@ -76,6 +74,14 @@ def examples(run: Run, count: int = EXAMPLES) -> list[dict[str, Any]]:
         }
         for row in rows.iter_rows(named=True)
     ]
+
+
+def _worst(pairs: pl.DataFrame, count: int) -> pl.DataFrame:
+    flips = pairs.filter(pl.col("kind") == "flip").sort("gap", "pair_id")
+    paraphrases = pairs.filter(pl.col("kind") == "paraphrase").sort(
+        pl.col("gap").abs(), "pair_id", descending=[True, False]
+    )
+    return pl.concat([flips, paraphrases]).unique("image_id", keep="first", maintain_order=True).head(count)
 
 
 def marked(text: str, perturbed: str) -> Markup:
