@@ -4,6 +4,7 @@
     python bench.py --engine both --model tiny_clip   the same pairs on PyTorch, and a verdict
     python bench.py compare RUN_A RUN_B               the verdict on two runs made before
     python bench.py table --data coco:DIR --out FILE  only the pairs, without a model
+    python bench.py doctor                            what this machine can do, and how to mend what it can't
 
 Exit code 0: done, or equal; 1: a result that can't be trusted, drifted, or inconclusive; 2: usage or environment;
 130, 143: interrupted.
@@ -20,7 +21,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from lgip_ort.execute import Plan
     from lgip_ort.parity import Comparison
     from lgip_ort.run import Run
+    from lgip_ort.score import Scorer
 
 # Imports of the runtime are inside the functions: --help answers at once.
 
@@ -122,6 +126,12 @@ def run(
             "and a new one is started where there is none.",
         ),
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Spread the shards by Ray: the address of a cluster, auto for the one that runs, or local."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that score (implies --ray local).")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores of each worker. Default: 1.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a model over a suite of perturbed captions."""
@@ -131,6 +141,8 @@ def run(
             if source is not None and source.name != "DEFAULT":
                 raise UsageFault(f"options of {context.invoked_subcommand!r} go behind it; {name} stands before")
         return
+    if workers is not None or cores is not None:
+        ray = ray or "local"
     if model is not None and bundle is not None:
         raise UsageFault("--model and --bundle exclude each other")
     from lgip_ort.bundle import choose_precision, open_bundle
@@ -160,11 +172,16 @@ def run(
         there = f"{len(dataset.missing):,} of {dataset.named:,} images of {dataset.name} are not there"
         log.print(there, markup=False)
     parts = (with_lengths(part, dataset.captions, opened, arm) for part in parts)
+    how = How(provider, stored, runs, overwrite, resume, ray, workers or 1, cores)
     with tempfile.TemporaryDirectory(prefix="lgip-ort-") as folder:
         stored_table = store(parts, dataset.images, Path(folder) / "table.parquet")
         plan = Plan(dataset, stored_table, suite, seed, batch_size, max_skipped, arm)
         try:
-            made = [_execute(name, opened, plan, provider, stored, runs, overwrite, resume) for name in names]
+            made = []
+            for name in names:
+                beside = name == "torch" and engine is EngineName.both
+                on = replace(how, provider=_device(provider)) if beside else how
+                made.append(_execute(name, opened, plan, on))
         except RunFault as fault:
             if as_json:
                 _print_json({"status": "failed", "error": str(fault)})
@@ -224,40 +241,82 @@ def make_table(
         console.print_pairs(out, made, to, show)
 
 
-def _engine(name: str, bundle: Bundle, plan: Plan, provider: str, precision: Precision | None) -> Engine:
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what this machine can do, and how to mend what it can't."""
+    from lgip_ort.doctor import examine, summary
+    from lgip_ort.report import console
+
+    findings = examine()
+    if as_json:
+        _print_json(summary(findings))
+    else:
+        console.print_findings(out, findings)
+    raise typer.Exit(2 if any(finding.state == "broken" for finding in findings) else 0)
+
+
+@dataclass(frozen=True)
+class How:
+    """How a plan is executed: on what, and by whom."""
+
+    provider: str
+    precision: Precision | None
+    runs: Path
+    overwrite: bool
+    resume: bool
+    ray: str | None
+    workers: int
+    cores: int | None
+
+
+def _maker(name: str, bundle: Bundle, plan: Plan, how: How) -> Callable[[], Engine]:
+    """What builds the engine, here or in a worker."""
+    threads = how.cores if how.ray is not None else None
     if name == "ort":
         from lgip_ort.engine import OrtEngine
 
-        return OrtEngine(bundle, provider, plan.batch_size, plan.padding, precision)
+        ort = (how.provider, plan.batch_size, plan.padding, how.precision, threads)
+        return partial(OrtEngine.open, bundle.folder.resolve(), *ort)
     try:
         from exporter.reference import TorchEngine
     except ImportError as error:
         raise UsageFault(f"--engine {name} needs PyTorch ({error}): pip install -e '.[export]'") from error
-    return TorchEngine.from_bundle(bundle, plan.batch_size, provider, plan.padding)
+    return partial(TorchEngine.open, bundle.folder.resolve(), plan.batch_size, how.provider, plan.padding)
 
 
-def _execute(
-    name: str,
-    bundle: Bundle,
-    plan: Plan,
-    provider: str,
-    precision: Precision | None,
-    runs: Path,
-    overwrite: bool,
-    resume: bool,
-) -> Run:
+def _device(provider: str) -> str:
+    """Where the original runs beside a bundle on `provider`: on the same device."""
+    from lgip_ort.provider import PROVIDERS
+
+    return PROVIDERS[provider].device if provider in PROVIDERS else provider
+
+
+def _execute(name: str, bundle: Bundle, plan: Plan, how: How) -> Run:
     from lgip_ort.execute import execute
     from lgip_ort.report.html import write_report
-    from lgip_ort.score import Local
 
     began = time.perf_counter()
-    engine = _engine(name, bundle, plan, provider, precision)
-    load = time.perf_counter() - began
-    with _progress(name, plan) as progress:
-        run = execute(Local(engine), plan, runs, progress, overwrite, resume, load)
+    with _scorer(_maker(name, bundle, plan, how), how) as scorer, _progress(name, plan) as progress:
+        load = time.perf_counter() - began
+        run = execute(scorer, plan, how.runs, progress, how.overwrite, how.resume, load)
     if not run.reused or not (run.folder / "report.html").exists():
         write_report(run)
     return run
+
+
+@contextmanager
+def _scorer(make: Callable[[], Engine], how: How) -> Iterator[Scorer]:
+    if how.ray is None:
+        from lgip_ort.score import Local
+
+        yield Local(make())
+        return
+    from lgip_ort.cluster import Cluster
+    from lgip_ort.provider import choose
+
+    gpus = 1 if choose(how.provider).device == "cuda" else 0
+    with Cluster(make, how.workers, how.ray, gpus, how.cores or 1) as cluster:
+        yield cluster
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from PIL.Image import Image
 
 from exporter.inputs import original_images, original_text
 from exporter.load import Original, embed_ids, embed_images, load_original, sees_padding
-from lgip_ort.bundle import MANIFEST, Bundle, Weights
+from lgip_ort.bundle import MANIFEST, Bundle, Weights, open_bundle
 from lgip_ort.engine import Embeddings, EngineStamp
 from lgip_ort.errors import UsageFault, did_you_mean
 from lgip_ort.halving import Halving
@@ -76,6 +77,11 @@ class TorchEngine:
                 f"{weights.name} gives {original.weights.sha256[:12]}; export again"
             )
         return cls(original, batch_size, device, padding)
+
+    @classmethod
+    def open(cls, folder: Path, batch_size: int = 64, device: str = "auto", padding: str = "trained") -> TorchEngine:
+        """As `from_bundle` of the bundle in `folder`: what is sent to another process to build it there."""
+        return cls.from_bundle(open_bundle(folder), batch_size, device, padding)
 
     def pixels(self, image: Image) -> Pixels:
         """A decoded image, in any colour mode -> float32 (3, size, size), by the library's own preprocessing."""

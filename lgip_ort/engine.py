@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from PIL.Image import Image
 
-from lgip_ort.bundle import Bundle, Precision
+from lgip_ort.bundle import Bundle, Precision, open_bundle
 from lgip_ort.errors import UsageFault
 from lgip_ort.halving import Halving
 from lgip_ort.image import Pixels, pixels_of
@@ -93,7 +94,8 @@ class Engine(Protocol):
 class OrtEngine:
     """A bundle on ONNX Runtime.
 
-    `padding`: the arm (see `padding`); `precision`: which graphs, None for the bundle's default.
+    `padding`: the arm (see `padding`); `precision`: which graphs, None for the bundle's default; `threads`: that a
+    session computes with on a CPU, None for all cores.
 
     Raises UsageFault where the provider or the arm is unknown, where the provider is not active, can't run the
     precision or leaves more of it to the CPU than LEAST_PLACED allows, where the bundle lacks the precision, where a
@@ -109,6 +111,7 @@ class OrtEngine:
         batch_size: int = 64,
         padding: str = "trained",
         precision: Precision | None = None,
+        threads: int | None = None,
     ) -> None:
         vision, text = bundle.graph("vision", precision), bundle.graph("text", precision)
         chosen, arm = provider_for(provider, vision.precision), choose_padding(padding)
@@ -120,9 +123,9 @@ class OrtEngine:
         self._step = chosen.length_step
         # The CPU provider is alone in its sessions: there is nothing to find out.
         profiled = chosen.key != "cpu"
-        vision_session = Session(bundle.path(vision.file), chosen, profiled=profiled)
+        vision_session = Session(bundle.path(vision.file), chosen, None, profiled, threads)
         pins = pinned(bundle.manifest.text, text, arm)
-        text_session = Session(bundle.path(text.file), chosen, pins, profiled)
+        text_session = Session(bundle.path(text.file), chosen, pins, profiled, threads)
         for session, graph in ((vision_session, vision), (text_session, text)):
             if session.dim != self.dim:
                 raise UsageFault(f"{bundle.path(graph.file)}: {session.dim} values an embedding, {self.dim} expected")
@@ -140,6 +143,19 @@ class OrtEngine:
             | {"onnxruntime": onnxruntime.__version__},
             placement=self._placed(vision_session, text_session) if profiled else {},
         )
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        provider: str = "auto",
+        batch_size: int = 64,
+        padding: str = "trained",
+        precision: Precision | None = None,
+        threads: int | None = None,
+    ) -> OrtEngine:
+        """The engine of the bundle in `folder`: what is sent to another process to build it there."""
+        return cls(open_bundle(folder), provider, batch_size, padding, precision, threads)
 
     def pixels(self, image: Image) -> Pixels:
         """A decoded image, in any colour mode -> float32 (3, size, size)."""

@@ -161,11 +161,13 @@ def _score(scorer: Scorer, plan: Plan, folder: Path, progress: Progress) -> dict
 
 def _write_shard(folder: Path, name: str, shard: ShardScores, place: dict[str, int]) -> None:
     """The scores last: a shard counts as done when they are there. Its place in the table, and what it skipped, travel
-    in the file's metadata."""
+    in the file's metadata. A frame in one chunk gives the same bytes wherever it came from."""
     with replacing(folder / SAMPLED / name) as path:
-        shard.embeddings.write_parquet(path)
+        shard.embeddings.rechunk().write_parquet(path)
     with replacing(folder / SCORED / name) as path:
-        shard.scores.write_parquet(path, metadata={"shard": json.dumps(place | {"skipped": shard.skipped.rows()})})
+        shard.scores.rechunk().write_parquet(
+            path, metadata={"shard": json.dumps(place | {"skipped": shard.skipped.rows()})}
+        )
 
 
 def _finish(folder: Path, plan: Plan, record: dict[str, Any]) -> None:

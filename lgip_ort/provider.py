@@ -49,18 +49,24 @@ class Provider:
 
         Raises whatever ONNX Runtime does where the graph can't be loaded, UsageFault where another provider is active.
         """
-        devices = plugin_devices() if self.name not in ort.get_available_providers() else []
-        if devices:
-            options.add_provider_for_devices(devices, {})
+        if self._plugged_in():
+            options.add_provider_for_devices(plugin_devices(), {})
             session = ort.InferenceSession(str(graph), options)
         else:
             # Where a provider can't be made ONNX Runtime says so on stdout and goes on with another: found below.
             with contextlib.redirect_stdout(None):
-                session = ort.InferenceSession(str(graph), options, providers=[(self.name, self.options)])
+                session = ort.InferenceSession(str(graph), options, providers=[(self.name, self.given())])
         active = session.get_providers()[0]
         if active != self.name:
             raise UsageFault(f"{graph}: {self.name} was asked for, {active} is active")
         return session
+
+    def given(self) -> dict[str, str]:
+        """The options that a session is made with; a plug-in has options of its own and is given none."""
+        return {} if self._plugged_in() else dict(self.options)
+
+    def _plugged_in(self) -> bool:
+        return self.name not in ort.get_available_providers()
 
 
 def choose(asked: str) -> Provider:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import onnxruntime as ort
@@ -53,22 +54,30 @@ class Session:
 
     `pinned`: symbolic dimensions of the input that have one value here, by name; the graph is optimised for it. `shape`
     of the input: a number where only that one is taken, a name where any is. `profiled`: record the runs until
-    `placement` is called.
+    `placement` is called. `threads`: that it computes with on a CPU, None for all cores.
 
     Raises UsageFault where the graph can't be loaded, is of another form or lacks a dimension of `pinned`, and where
     another provider than `provider` is the active one.
     """
 
     def __init__(
-        self, path: Path, provider: Provider, pinned: Mapping[str, int] | None = None, profiled: bool = False
+        self,
+        path: Path,
+        provider: Provider,
+        pinned: Mapping[str, int] | None = None,
+        profiled: bool = False,
+        threads: int | None = None,
     ) -> None:
         options = ort.SessionOptions()
         for name, value in (pinned or {}).items():
             options.add_free_dimension_override_by_name(name, value)
         options.log_severity_level = 3  # errors only: on a CPU every fp16 graph warns about the casts it gets
+        if threads is not None:
+            options.intra_op_num_threads = threads
         if profiled:
             options.enable_profiling = True
-            options.profile_file_prefix = str(Path(tempfile.gettempdir()) / "lgip-ort")
+            # The name gets the second added to it, which two sessions may share.
+            options.profile_file_prefix = str(Path(tempfile.gettempdir()) / f"lgip-ort-{uuid4().hex}")
         try:
             self._session = provider.session(path, options)
         except UsageFault:
@@ -88,7 +97,7 @@ class Session:
 
     def options(self) -> dict[str, str]:
         """The provider's options: those that were given, and as ONNX Runtime took them."""
-        return self.provider.options | dict(self._session.get_provider_options().get(self.provider.name, {}))
+        return self.provider.given() | dict(self._session.get_provider_options().get(self.provider.name, {}))
 
     def __call__(self, array: NDArray[Any]) -> NDArray[np.float32]:
         """Run the graph on `array` (n, ...) -> float32 (n, dim), a copy of its own.

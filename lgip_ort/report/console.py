@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from lgip_ort.doctor import Finding
 from lgip_ort.metrics import ALL
 from lgip_ort.pairs import Made
 from lgip_ort.parity import Comparison
@@ -19,6 +20,7 @@ from lgip_ort.run import Run
 from lgip_ort.table_file import EXAMPLES
 
 COLOURS = {"equal": "green", "drifted": "red", "inconclusive": "yellow"}
+STATES = {"works": "green", "missing": "yellow", "broken": "red"}
 
 
 def print_run(console: Console, run: Run) -> None:
@@ -108,6 +110,15 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         line = f"  image {pair['image_id']}: {pair['text']!r} / {pair['perturbed']!r}: {before:+.5f} -> {after:+.5f}"
         console.print(Text(line), soft_wrap=True)
     console.print(Text(f"verdict: {comparison.verdict}", style=f"bold {COLOURS[comparison.verdict]}"))
+
+
+def print_findings(console: Console, findings: list[Finding]) -> None:
+    """What was found on a machine, a line each, and below it how to mend what does not work."""
+    for finding in findings:
+        line = Text(f"{finding.state:<9}", style=STATES[finding.state])
+        console.print(line.append(f"{finding.what}: {finding.found}", style=""), soft_wrap=True)
+        if finding.remedy:
+            console.print(Text(f"{'':<9}  → {finding.remedy}"), soft_wrap=True)
 
 
 def print_pairs(console: Console, made: Made, path: Path | None, show: str | None) -> None:
