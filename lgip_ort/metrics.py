@@ -90,30 +90,37 @@ def strata(pairs: pl.DataFrame) -> Iterator[Stratum]:
     by_band = "band" in pairs.columns
     for metric in METRICS:
         of_kind = pl.col("kind") == metric.kind
-        chosen = pairs.filter(of_kind)
-        families = chosen["family"].unique().sort().to_list()
+        # Columns one by one: a frame of the kind would be a copy of most of the pairs.
+        families = _words(pairs, "family", of_kind)
+        paper = _words(pairs, "suite", of_kind) == ["paper"]
         if families and metric.kind != "identity":
             yield Stratum(metric, ALL, ALL, of_kind)
-            if metric.kind == "paraphrase" and chosen["suite"][0] == "paper":
+            if metric.kind == "paraphrase" and paper:
                 simple = pl.col("simple")
-                yield from _present(metric, ALL, chosen, {"simple": of_kind & simple, "advanced": of_kind & ~simple})
+                yield from _present(metric, ALL, pairs, {"simple": of_kind & simple, "advanced": of_kind & ~simple})
             if by_band and metric.kind == "flip":
                 bands = {band: of_kind & (pl.col("band_all") == band) for band in BANDS}
-                yield from _present(metric, ALL, chosen, bands)
-                if chosen["weight"].null_count() == 0:
+                yield from _present(metric, ALL, pairs, bands)
+                if pairs.select(pl.col("weight").filter(of_kind).null_count()).item() == 0:
                     yield Stratum(metric, ALL, WEIGHTED, of_kind, pl.col("weight"))
         for family in families:
             of_family = of_kind & (pl.col("family") == family)
             yield Stratum(metric, family, ALL, of_family)
             if family == "wrapper":
-                templates = chosen.filter(pl.col("family") == family)["target_word"].drop_nulls().unique().sort()
+                wrappers = {
+                    t: of_family & (pl.col("target_word") == t) for t in _words(pairs, "target_word", of_family)
+                }
+                yield from _present(metric, family, pairs, wrappers)
+            if by_band and metric.kind == "flip" and not paper:
                 yield from _present(
-                    metric, family, chosen, {t: of_family & (pl.col("target_word") == t) for t in templates}
+                    metric, family, pairs, {band: of_family & (pl.col("band") == band) for band in BANDS}
                 )
-            if by_band and metric.kind == "flip" and chosen["suite"][0] != "paper":
-                yield from _present(
-                    metric, family, chosen, {band: of_family & (pl.col("band") == band) for band in BANDS}
-                )
+
+
+def _words(pairs: pl.DataFrame, column: str, rows: pl.Expr) -> list[str]:
+    """What stands in `column` of `rows`, once each, in alphabetical order."""
+    found = pairs.select(pl.col(column).filter(rows).unique()).to_series()
+    return sorted(found.drop_nulls().cast(pl.String))
 
 
 def _present(metric: Metric, family: str, pairs: pl.DataFrame, rows: dict[str, pl.Expr]) -> Iterator[Stratum]:
@@ -203,15 +210,17 @@ class ImageSums:
 def with_images(pairs: pl.DataFrame) -> pl.DataFrame:
     """`pairs` with a column `image` (u32): the number of its image, in the order in which they first appear."""
     images = pairs.select("image_id").unique(maintain_order=True).with_row_index("image")
-    return pairs.join(images, on="image_id", how="left", maintain_order="left")
+    # Only the column itself goes through the join: the others are not copied.
+    numbers = pairs.select("image_id").join(images, on="image_id", how="left", maintain_order="left")
+    return pairs.with_columns(numbers["image"])
 
 
 def image_sums(pairs: pl.DataFrame, stratum: Stratum) -> ImageSums:
     """Sums of a stratum's value by image (see `with_images`); images without such a pair count zero."""
     images = 0 if pairs.is_empty() else pairs.select(pl.col("image").max()).item() + 1
-    chosen = pairs.filter(stratum.rows).select(
-        "image", value=stratum.metric.of_pair * stratum.weight, weight=stratum.weight
-    )
+    value = stratum.metric.of_pair * stratum.weight
+    # Lazily: a filtered frame would be a copy of every column.
+    chosen = pairs.lazy().filter(stratum.rows).select("image", value=value, weight=stratum.weight).collect()
     image = chosen["image"].to_numpy()
     total, weight = (
         np.bincount(image, chosen[name].to_numpy(), minlength=images).astype(np.float64) for name in ("value", "weight")
@@ -233,7 +242,7 @@ def bootstrap(
     images = len(total)
     rng = np.random.default_rng(seed)
     means = np.empty((resamples, len(strata)))
-    step = max(1, 4_000_000 // images)  # resamples at a time: 32 MB of weights
+    step = max(1, 1_000_000 // images)  # resamples at a time: 8 MB of weights
     for start in range(0, resamples, step):
         rows = slice(start, min(start + step, resamples))
         draws = rng.multinomial(images, np.full(images, 1 / images), size=rows.stop - rows.start).astype(np.float64)

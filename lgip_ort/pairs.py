@@ -57,7 +57,7 @@ def open_pairs(
     dataset = _narrow(open_dataset(wanted.data, available_only, columns=wanted.columns), wanted)
     if file is None:
         suite = _suite(wanted, dataset)
-        return dataset, _parts(wanted, dataset, suite), suite
+        return dataset, parts_of(wanted, dataset, suite), suite
     table = read_table(file)
     known = _in_order(table, dataset)
     if len(known) < len(table) and not available_only and wanted.limit is None and wanted.sample is None:
@@ -81,7 +81,7 @@ def write_pairs(wanted: Wanted, path: Path | None) -> Made:
         raise UsageFault(f"{path}: a name that ends in .parquet or .jsonl expected")
     dataset = _narrow(open_dataset(wanted.data, images=False, columns=wanted.columns), wanted)
     suite = _suite(wanted, dataset)
-    parts = _parts(wanted, dataset, suite)
+    parts = parts_of(wanted, dataset, suite)
     if path is None or path.suffix == ".parquet":
         return Made(dataset, suite, wanted.seed, write_table(parts, path))
     table = pl.concat(list(parts))
@@ -112,7 +112,8 @@ def _suite(wanted: Wanted, dataset: Dataset) -> str:
     return suite
 
 
-def _parts(wanted: Wanted, dataset: Dataset, suite: str) -> Iterator[pl.DataFrame]:
+def parts_of(wanted: Wanted, dataset: Dataset, suite: str) -> Iterator[pl.DataFrame]:
+    """The table of `suite` on `dataset`, part by part, in the order of its images."""
     if suite == OWN:
         assert dataset.table is not None
         yield from_given(_in_order(dataset.table, dataset), OWN)

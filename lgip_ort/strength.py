@@ -31,7 +31,7 @@ def rules() -> dict[str, Any]:
 def with_bands(pairs: pl.DataFrame) -> pl.DataFrame:
     """Scored pairs with three more columns, null where they do not apply.
 
-    band (str): of the flip within its family; band_all (str): among all flips; weight (f64): the flip's strength in the
+    band (of BANDS): of the flip within its family; band_all: among all flips; weight (f64): the flip's strength in the
     pool of all flips, at least 1e-4 (suite `paper` only).
     """
     if pairs.filter(pl.col("kind") == "flip").is_empty() or "text_cosine" not in pairs.columns:
@@ -74,7 +74,7 @@ def _strict(pairs: pl.DataFrame) -> pl.DataFrame:
 def _banded(strength: pl.Series | pl.Expr, low: pl.Expr, high: pl.Expr) -> pl.Expr:
     value = pl.lit(strength) if isinstance(strength, pl.Series) else strength
     known = value.is_not_null() & low.is_not_null()
-    return (
+    band = (
         pl.when(known & (value <= low))
         .then(pl.lit("weak"))
         .when(known & (value <= high))
@@ -82,7 +82,8 @@ def _banded(strength: pl.Series | pl.Expr, low: pl.Expr, high: pl.Expr) -> pl.Ex
         .when(known)
         .then(pl.lit("strong"))
     )
+    return band.cast(pl.Enum(BANDS))
 
 
 def _null(name: str) -> pl.Expr:
-    return pl.lit(None, pl.String).alias(name)
+    return pl.lit(None, pl.Enum(BANDS)).alias(name)
