@@ -4,6 +4,7 @@
     python bench.py --engine both --model tiny_clip   the same pairs on PyTorch, and a verdict
     python bench.py compare RUN_A RUN_B               the verdict on two runs made before
     python bench.py table --data coco:DIR --out FILE  only the pairs, without a model
+    python bench.py speed                             how fast the artifact is, beside PyTorch and the machine's roof
     python bench.py doctor                            what this machine can do, and how to mend what it can't
 
 Exit code 0: done, or equal; 1: a result that can't be trusted, drifted, or inconclusive; 2: usage or environment;
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import signal
 import sys
 import tempfile
@@ -35,6 +37,7 @@ from lgip_ort.errors import Interrupted, RunFault, UsageFault, did_you_mean
 
 if TYPE_CHECKING:
     from lgip_ort.bundle import Bundle, Precision
+    from lgip_ort.cases import Rivals
     from lgip_ort.engine import Engine
     from lgip_ort.execute import Plan
     from lgip_ort.parity import Comparison
@@ -239,6 +242,67 @@ def make_table(
         _print_json(contract.table_summary(made, to, show))
     else:
         console.print_pairs(out, made, to, show)
+
+
+@app.command()
+def speed(
+    model: Annotated[
+        str | None, typer.Option(help="A key of the zoo, as for a run. Default: the committed tiny_clip.")
+    ] = None,
+    bundle: Annotated[Path | None, typer.Option(help="A bundle's folder, instead of --model.")] = None,
+    data: Data = "demo",
+    available_only: Annotated[
+        bool, typer.Option("--available-only", help="Use the images that are there, and the captions of all.")
+    ] = False,
+    provider: Annotated[
+        list[str] | None, typer.Option(help="auto, cpu, openvino, cuda or tensorrt. Default: all that work here.")
+    ] = None,
+    precision: Annotated[
+        list[str] | None, typer.Option(help="fp16, fp32 or int8. Default: all that the bundle has.")
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=2, help="Images a batch. Default: 16 on a CPU, 64 on a GPU.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often every case is run.")] = 5,
+    torch: Annotated[
+        bool | None, typer.Option("--torch/--no-torch", help="Beside PyTorch. Default: where it is installed.")
+    ] = None,
+    as_json: AsJson = False,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="Folder of speed.json and speed.html. Default: runs/MODEL/speed.")
+    ] = None,
+) -> None:
+    """Say how fast the artifact is, beside PyTorch and beside what this machine can do at most."""
+    if model is not None and bundle is not None:
+        raise UsageFault("--model and --bundle exclude each other")
+    from lgip_ort.bundle import open_bundle
+    from lgip_ort.report.speed import print_speed, write_speed
+    from lgip_ort.speed import Asked, measure
+    from models import zoo
+
+    if bundle is None:
+        bundle = zoo.find_bundle(model) if model is not None else zoo.get("tiny_clip").committed_bundle
+        assert bundle is not None
+    opened = open_bundle(bundle)
+    log.print(f"bundle {bundle}", markup=False)
+    asked = Asked(data, available_only, provider, precision, batch, rounds, torch)
+    with log.status("") as status:
+        result = measure(opened, asked, _rivals, status.update)
+    result["command"] = shlex.join(["python", "bench.py", *sys.argv[1:]])
+    page = write_speed(result, to or Path("runs") / opened.manifest.model / "speed")
+    if as_json:
+        _print_json(result)
+    else:
+        print_speed(out, result)
+        out.print(f"report     {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _rivals(bundle: Bundle, device: str) -> Rivals:
+    try:
+        from exporter.rivals import rivals
+    except ImportError as error:
+        raise UsageFault(f"to measure beside it needs PyTorch ({error}): pip install -e '.[export]'") from error
+    return rivals(bundle, device)
 
 
 @app.command()

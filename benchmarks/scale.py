@@ -2,8 +2,8 @@
 
 The images that are there are repeated under new ids until there are enough, each with five captions of the source; the
 captions of later copies differ by a number, so that none is encoded for another. Two engines: the committed tiny_clip,
-from file to report, and `wide`, whose 768 numbers a text cost nothing, so that what is left is the evaluator's own. Each
-run is a process of its own; the peak of its memory is its own.
+and `wide`, whose 768 numbers a text cost nothing, so that what is left is the evaluator's own. Each run is a process
+of its own; the peak of its memory is its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -138,13 +138,14 @@ def _profile_again(run: Run) -> float:
 
 
 def main(
-    data: str = typer.Option(..., help="As for bench.py; images that are not there are left out."),
-    images: list[int] = typer.Option([4_000, 40_000], min=1, help="Sizes, the smaller first."),
-    engine: list[str] = typer.Option(["wide", "tiny_clip"], help="wide, or a key of the zoo."),
-    out: Path | None = typer.Option(None, help="Write the result there, too."),
-    child: bool = typer.Option(False, hidden=True),
+    data: Annotated[str, typer.Option(help="As for bench.py; images that are not there are left out.")],
+    images: Annotated[list[int] | None, typer.Option(min=1, help="Sizes, the smaller first: 4000 and 40000.")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="wide, or a key of the zoo: wide and tiny_clip.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the result there, too.")] = None,
+    child: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Print every run as JSON, and by engine the ratio of peak memory between the largest and the smallest."""
+    images, engine = images or [4_000, 40_000], engine or ["wide", "tiny_clip"]
     if child:
         print(json.dumps(one(engine[0], data, images[0])))
         return

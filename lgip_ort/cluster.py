@@ -6,7 +6,11 @@ on a file system that all of them see.
 
 from __future__ import annotations
 
+import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +35,12 @@ class Worker:
     """An engine in a process of its own, built there."""
 
     def __init__(self, make: Callable[[], Engine]) -> None:
-        self._scorer = Local(make())
+        self._make = make
+
+    @cached_property
+    def _scorer(self) -> Local:
+        """Built by the first call: a fault is then that call's, and comes back as what it is."""
+        return Local(self._make())
 
     def stamp(self) -> EngineStamp:
         """What the engine says of itself."""
@@ -59,11 +68,16 @@ class Cluster:
         except ImportError as error:
             raise UsageFault(f"--ray and --workers need Ray ({error}): pip install 'lgip-ort[ray]'") from error
         self._ray: Any = ray
-        where = {"num_cpus": workers * cpus, "num_gpus": workers * gpus} if address == LOCAL else {"address": address}
+        where = {"num_cpus": workers * cpus} if address == LOCAL else {"address": address}
+        _refuse_unreachable(address)
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(**where, include_dashboard=False, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UsageFault(f"--ray {address}: {error}") from error
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)  # Ray puts its own in its place
         self._check_room(workers, gpus, cpus)
         remote = ray.remote(num_gpus=gpus, num_cpus=cpus, max_restarts=RETRIES, max_task_retries=RETRIES)(Worker)
         self._workers = [remote.remote(make) for _ in range(workers)]
@@ -125,6 +139,17 @@ class Cluster:
                 raise UsageFault(
                     f"{workers} workers with {each} {name} each asked for, the cluster has {there.get(name, 0):g}"
                 )
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # local, auto, or a scheme of Ray's own
+    try:
+        socket.create_connection((host.rpartition("/")[2], int(port)), timeout=10).close()
+    except OSError as error:
+        raise UsageFault(f"--ray {address}: nothing answers there: {error}") from error
 
 
 def _reason(error: Any) -> Exception:

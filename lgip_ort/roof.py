@@ -39,18 +39,14 @@ OTHERS = ("MatMul", "Gemm", "Conv", "Attention", "Einsum")
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices of `shape` (rows, inner, columns) in `precision`, on a `device`, computed by `engine`."""
+    """A product of matrices of `shape` (rows, inner, columns) in `precision`, computed by `engine` on `provider`, which
+    is a device where the engine has no providers."""
 
     engine: str
-    device: str
+    provider: str
     precision: str
     shape: tuple[int, int, int]
     call: Callable[[], object]
-
-    @property
-    def name(self) -> str:
-        """What it is called in a table."""
-        return f"{self.engine} {self.precision} {'x'.join(map(str, self.shape))}"
 
     @property
     def flops(self) -> int:
@@ -73,22 +69,33 @@ def ort_products(provider: Provider) -> list[Product]:
     """ONNX Runtime's on `provider`, in what it executes fp32 graphs in, and in fp16 where it computes that."""
     made = []
     for stored in ("fp32", "fp16") if provider.computes_fp16 else ("fp32",):
-        path, dtype = GRAPHS[stored]
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        session = provider.session(path, options)
         precision = "fp16" if stored == "fp16" else arithmetic(provider)
         for shape in SHAPES[provider.device]:
-            binding = session.io_binding()
-            for name, array in zip(("a", "b"), operands(shape), strict=True):
-                value = ort.OrtValue.ortvalue_from_numpy(array.astype(dtype), provider.device)
-                binding.bind_ortvalue_input(name, value)
-            rows, _, columns = shape
-            result = ort.OrtValue.ortvalue_from_shape_and_type([rows, columns], dtype, provider.device)
-            binding.bind_ortvalue_output("y", result)
-            call = partial(session.run_with_iobinding, binding)
-            made.append(Product(f"ort/{provider.key}", provider.device, precision, shape, call))
+            call = _bound(provider, stored, shape)
+            made.append(Product("ort", provider.key, precision, shape, call))
     return made
+
+
+def _bound(provider: Provider, stored: str, shape: tuple[int, int, int]) -> Callable[[], object]:
+    """A product in a session of its own, made for the one shape, with its matrices in the provider's memory."""
+    graph, dtype = GRAPHS[stored]
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    for name, size in zip(("rows", "inner", "columns"), shape, strict=True):
+        options.add_free_dimension_override_by_name(name, size)
+    session = provider.session(graph, options)
+    binding = session.io_binding()
+    values = [ort.OrtValue.ortvalue_from_numpy(array.astype(dtype), provider.device) for array in operands(shape)]
+    values.append(ort.OrtValue.ortvalue_from_shape_and_type([shape[0], shape[2]], dtype, provider.device))
+    for name, value in zip(("a", "b"), values, strict=False):
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_ortvalue_output("y", values[-1])
+    return partial(_run, session, binding, values)
+
+
+def _run(session: ort.InferenceSession, binding: Any, values: list[ort.OrtValue]) -> None:
+    """Run once. On a CPU a value is the memory of an array that a binding does not keep alive: hence `values`."""
+    session.run_with_iobinding(binding)
 
 
 def operands(shape: tuple[int, int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -101,11 +108,11 @@ def operands(shape: tuple[int, int, int]) -> tuple[NDArray[np.float32], NDArray[
     )
 
 
-def flops(graph: Path, inputs: Iterable[NDArray[Any]]) -> int | None:
-    """Floating point operations of all matrix products and convolutions that `inputs`, one after the other, go through.
+def flops(graph: Path, inputs: Iterable[NDArray[Any]]) -> list[int | None]:
+    """Floating point operations of all matrix products and convolutions that each of `inputs` goes through.
 
-    Counted in a profile of ONNX Runtime's CPU provider, which has the shapes that occurred: 2 × elements of the result ×
-    length of the sum. None where the graph multiplies in an operator whose shapes do not tell (Attention, integers).
+    Counted in a profile of ONNX Runtime's CPU provider, which has the shapes that occurred: 2 × elements of the result
+    × length of the sum. None where the graph multiplies in an operator whose shapes do not tell (Attention, integers).
     """
     with tempfile.TemporaryDirectory(prefix="lgip-ort-") as folder:
         options = ort.SessionOptions()
@@ -118,18 +125,20 @@ def flops(graph: Path, inputs: Iterable[NDArray[Any]]) -> int | None:
         for array in inputs:
             session.run(None, {name: array})
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    total = 0
+    totals: list[int | None] = []
+    nodes: list[int | None] = []
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            counted = _counted(event["args"])
-            if counted is None:
-                return None
-            total += counted
-    return total
+            nodes.append(_counted(event["args"]))
+        elif event["name"] == "model_run":  # stands behind the nodes of its run
+            known = [count for count in nodes if count is not None]
+            totals.append(sum(known) if len(known) == len(nodes) else None)
+            nodes = []
+    return totals
 
 
 def _counted(node: dict[str, Any]) -> int | None:
-    """The operations of a node of a profile: 0 where it multiplies no matrices, None where it does and how is unknown."""
+    """The operations of a node of a profile: 0 where it multiplies no matrices, None where they can not be told."""
     kind = node["op_name"]
     if kind not in (*PRODUCTS, *CONVOLUTIONS):
         return None if any(part in kind for part in OTHERS) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -13,9 +13,13 @@ import numpy as np
 import polars as pl
 from PIL import Image
 
+from lgip_ort.dataset import Dataset
 from lgip_ort.engine import Embeddings, EngineStamp
+from lgip_ort.execute import Plan
+from lgip_ort.padding import Lengths, Padding
 from lgip_ort.run import Run
 from lgip_ort.score import SCORES
+from lgip_ort.stored import store
 from lgip_ort.table import SCHEMA
 
 COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "gray")
@@ -52,14 +56,27 @@ class MadeEngine:
     )
 
     def __init__(self, vectors: dict[str, Sequence[float]] | None = None) -> None:
+        self.batch_size = 64
         self.vectors = vectors or {}
         self.texts: list[list[str]] = []
         self.images: list[int] = []
+        self._asked: list[tuple[list[str], int | None]] = []
 
-    def encode_images(self, images: Sequence[Image.Image]) -> Embeddings:
-        self.images.append(len(images))
-        pixels = np.array([image.convert("RGB").getpixel((0, 0)) for image in images], np.float32)
-        return pixels / np.linalg.norm(pixels, axis=1, keepdims=True)
+    def pixels(self, image: Image.Image) -> np.ndarray:
+        return np.array(image.convert("RGB").getpixel((0, 0)), np.float32).reshape(3, 1, 1)
+
+    def embed_pixels(self, pixels: np.ndarray) -> Embeddings:
+        self.images.append(len(pixels))
+        rows = pixels.reshape(-1, 3)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def batches(self, texts: Sequence[str], pad_to: int | None = None) -> Iterator[tuple[list[int], np.ndarray]]:
+        self._asked.append((list(texts), pad_to))
+        yield list(range(len(texts))), np.full((len(texts), 1), len(self._asked) - 1)
+
+    def embed_ids(self, ids: np.ndarray) -> Embeddings:
+        """All that was asked for in one call, whatever a subclass makes of it."""
+        return self.encode_texts(*self._asked[ids[0, 0]])
 
     def encode_texts(self, texts: Sequence[str], pad_to: int | None = None) -> Embeddings:
         self.texts.append(list(texts))
@@ -99,9 +116,33 @@ def make_run(
         (folder / name).mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(STAMP | stamp))
     table.write_parquet(folder / "table.parquet")
-    make_scores(table, s, s_perturbed).write_parquet(folder / "scores/0.parquet")
+    place = json.dumps({"start": 0, "rows": len(table), "skipped": []})
+    make_scores(table, s, s_perturbed).write_parquet(folder / "scores/0.parquet", metadata={"shard": place})
     make_vectors([("vision", 1, (1, 0)), ("text", 1, (0, 1))]).write_parquet(folder / "embeddings/0.parquet")
     return Run(folder, STAMP | stamp)
+
+
+def make_plan(
+    folder: Path,
+    data: Dataset,
+    table: pl.DataFrame,
+    seed: int = 0,
+    batch_size: int = 64,
+    max_skipped: int = 0,
+    padding: Padding = "trained",
+) -> Plan:
+    """A plan over `table`, in whatever order its rows are; the table is stored in `folder`."""
+    path = folder / f"{len(list(folder.iterdir())) if folder.exists() else 0}.parquet"
+    ordered = data.images.select("image_id").join(table, on="image_id", how="inner", maintain_order="left_right")
+    stored = store([ordered.select(table.columns)], data.images, path)
+    return Plan(data, stored, "paper", seed, batch_size, max_skipped, padding)
+
+
+def lengths_of(table: pl.DataFrame) -> dict[str, Any] | None:
+    """What a stamp says of the padded lengths of a whole table."""
+    lengths = Lengths()
+    lengths.add(table)
+    return lengths.known()
 
 
 def make_vectors(rows: Sequence[tuple[str, int, Sequence[float]]]) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from contract import RUN, conforms
 from made import make_coco
 from toy import TEXT, VISION, make_bundle, rehash
 
-from lgip_ort.session import cuda_problem
+from lgip_ort.provider import cuda_problem
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -161,7 +161,7 @@ def test_fault_of_the_program_is_no_verdict(bench, toy, coco, monkeypatch):
     def broken(*_, **__):
         raise KeyError("nobody expected this")
 
-    monkeypatch.setattr(lgip_ort.run, "execute", broken)
+    monkeypatch.setattr(lgip_ort.execute, "execute", broken)
     outcome = bench("--bundle", toy, "--data", f"coco:{coco}")
     assert outcome.code == 2
     assert "nobody expected this" in outcome.err

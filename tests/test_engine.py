@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 from toy import EOT, TEXT, UNKNOWN, VISION, in_precisions, make_bundle, rehash, weights
 
-from lgip_ort import session
+from lgip_ort import provider
 from lgip_ort.bundle import open_bundle
+from lgip_ort.encode import encode_images, encode_texts
 from lgip_ort.engine import OrtEngine, provider_for
 from lgip_ort.errors import UsageFault
 from lgip_ort.text import TextEncoder
@@ -32,11 +33,11 @@ def test_vectors_by_hand(toy):
     ids = TextEncoder(bundle).ids(TEXTS)
     table = weights(toy / TEXT)["table"]
     expected = unit(np.array([table[row].sum(0) for row in ids]))
-    np.testing.assert_allclose(engine.encode_texts(TEXTS), expected, atol=1e-6)
+    np.testing.assert_allclose(encode_texts(engine, TEXTS), expected, atol=1e-6)
     green = Image.new("RGB", (640, 480), (0, 255, 0))  # -1, 1, -1 after normalising
     pixels = np.repeat([-1, 1, -1], 64).astype(np.float32)
     np.testing.assert_allclose(
-        engine.encode_images([green]), [unit(pixels @ weights(toy / VISION)["weight"])], atol=1e-6
+        encode_images(engine, [green]), [unit(pixels @ weights(toy / VISION)["weight"])], atol=1e-6
     )
 
 
@@ -45,8 +46,8 @@ def test_batch_size_does_not_matter(tmp_path, pad_matters):
     bundle = open_bundle(make_bundle(tmp_path / "b", pad_matters=pad_matters))
     one, many = (OrtEngine(bundle, batch_size=size) for size in (1, 64))
     for a, b in (
-        (one.encode_texts(TEXTS), many.encode_texts(TEXTS)),
-        (one.encode_images(noise(5)), many.encode_images(noise(5))),
+        (encode_texts(one, TEXTS), encode_texts(many, TEXTS)),
+        (encode_images(one, noise(5)), encode_images(many, noise(5))),
     ):
         assert a.shape == b.shape
         assert (a * b).sum(1).min() >= 0.9999
@@ -56,7 +57,7 @@ def test_batch_size_does_not_matter(tmp_path, pad_matters):
 @pytest.mark.parametrize("batch_size", [2, 3, 5])
 def test_last_batch_is_smaller(toy, batch_size):
     engine = OrtEngine(open_bundle(toy), batch_size=batch_size)
-    images, texts = engine.encode_images(noise(5)), engine.encode_texts(TEXTS[:5])
+    images, texts = encode_images(engine, noise(5)), encode_texts(engine, TEXTS[:5])
     assert images.shape == texts.shape == (5, 16)
     np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, atol=1e-6)
     assert len(np.unique(images.round(4), axis=0)) == 5
@@ -64,44 +65,44 @@ def test_last_batch_is_smaller(toy, batch_size):
 
 def test_batches_hold_texts_of_like_length(toy):
     engine = OrtEngine(open_bundle(toy), batch_size=2)
-    session, shapes = engine._text_session, []
-    engine._text_session = lambda ids: (shapes.append(ids.shape), session(ids))[1]
-    vectors = engine.encode_texts(["a dog", "a dog " * 11, "a cat", "a cat " * 11])
-    assert shapes == [(2, 8), (2, 24)]
-    np.testing.assert_allclose(vectors[2:3], engine.encode_texts(["a cat"]), atol=1e-6)
+    embed, shapes = engine.embed_ids, []
+    engine.embed_ids = lambda ids: (shapes.append(ids.shape), embed(ids))[1]
+    vectors = encode_texts(engine, ["a dog", "a dog " * 11, "a cat", "a cat " * 11])
+    assert shapes == [(2, 3), (2, 23)]
+    np.testing.assert_allclose(vectors[2:3], encode_texts(engine, ["a cat"]), atol=1e-6)
 
 
 def test_nothing_to_encode(toy):
     engine = OrtEngine(open_bundle(toy))
-    assert engine.encode_texts([]).shape == engine.encode_images([]).shape == (0, 16)
+    assert encode_texts(engine, []).shape == encode_images(engine, []).shape == (0, 16)
 
 
 @pytest.mark.parametrize("pad_matters", [False, True])
 def test_neighbours_do_not_matter(tmp_path, pad_matters):
     engine = OrtEngine(open_bundle(make_bundle(tmp_path / "b", pad_matters=pad_matters)))
-    alone = engine.encode_texts(["a cat"])[0]
-    beside = engine.encode_texts(["a dog on a bus " * 8, "a cat"])[1]
+    alone = encode_texts(engine, ["a cat"])[0]
+    beside = encode_texts(engine, ["a dog on a bus " * 8, "a cat"])[1]
     np.testing.assert_allclose(alone, beside, atol=1e-6)
 
 
 def test_another_padded_length_matters_where_the_bundle_says_so(tmp_path, toy):
     bundle = open_bundle(make_bundle(tmp_path / "b", pad_matters=True))
     paper, trained = OrtEngine(bundle, padding="paper"), OrtEngine(bundle)
-    assert np.abs(paper.encode_texts(["a cat"], pad_to=4) - paper.encode_texts(["a cat"])).max() > 0.01
-    for same in (paper.encode_texts(["a cat"]), trained.encode_texts(["a cat"], pad_to=24)):
-        np.testing.assert_allclose(same, trained.encode_texts(["a cat"]), atol=1e-6)
+    assert np.abs(encode_texts(paper, ["a cat"], pad_to=4) - encode_texts(paper, ["a cat"])).max() > 0.01
+    for same in (encode_texts(paper, ["a cat"]), encode_texts(trained, ["a cat"], pad_to=24)):
+        np.testing.assert_allclose(same, encode_texts(trained, ["a cat"]), atol=1e-6)
     with pytest.raises(ValueError, match=r"input 'input_ids': \[1, 4\] found, \['batch', 24\] expected"):
-        trained.encode_texts(["a cat"], pad_to=4)
+        encode_texts(trained, ["a cat"], pad_to=4)
     exact = OrtEngine(open_bundle(toy))
-    np.testing.assert_allclose(exact.encode_texts(["a cat"], pad_to=4), exact.encode_texts(["a cat"]), atol=1e-6)
+    np.testing.assert_allclose(encode_texts(exact, ["a cat"], pad_to=4), encode_texts(exact, ["a cat"]), atol=1e-6)
 
 
 def test_pad_id_of_the_manifest_is_used(tmp_path):
     folder = make_bundle(tmp_path / "b", pad_matters=True)
-    right = OrtEngine(open_bundle(folder)).encode_texts(["a cat"])[0]
+    right = encode_texts(OrtEngine(open_bundle(folder)), ["a cat"])[0]
     rehash(folder, text={"pad_id": UNKNOWN})
     bundle = open_bundle(folder)
-    wrong = OrtEngine(bundle).encode_texts(["a cat"])[0]
+    wrong = encode_texts(OrtEngine(bundle), ["a cat"])[0]
     ids = [*TextEncoder(bundle).ids(["a cat"])[0], *[UNKNOWN] * 21]
     assert ids[2] == EOT
     np.testing.assert_allclose(wrong, unit(weights(folder / TEXT)["table"][ids].sum(0)), atol=1e-6)
@@ -140,7 +141,7 @@ def test_precision_is_chosen_and_stamped(asked, executed, tmp_path):
 def test_int8_runs_on_the_cpu_and_says_so(tmp_path, monkeypatch):
     """CUDA has no kernel for its products: `auto` is the CPU, and CUDA by name an error, with or without a device."""
     bundle = open_bundle(in_precisions(make_bundle(tmp_path / "b"), "fp16", "int8"))
-    monkeypatch.setattr(session, "cuda_problem", lambda: None)
+    monkeypatch.setattr(provider, "cuda_problem", lambda: None)
     assert provider_for("auto", "fp16").key == "cuda" and provider_for("auto", "int8").key == "cpu"
     assert OrtEngine(bundle, precision="int8").stamp.provider["active"] == "cpu"
     with pytest.raises(UsageFault, match="CUDAExecutionProvider has no kernel for the products of an int8 graph"):

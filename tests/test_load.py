@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from exporter.inputs import original_images, original_text  # noqa: E402
 from exporter.load import embed_ids, embed_images, load_original, weights_sha256  # noqa: E402
+from lgip_ort.encode import encode_images, encode_texts  # noqa: E402
 from lgip_ort.errors import UsageFault  # noqa: E402
 from models import zoo  # noqa: E402
 
@@ -364,9 +365,9 @@ def test_saved_loaded_exported_and_still_the_same(key, clip, siglip, open_clip_t
     ids = torch.from_numpy(original_text(original).encode(texts))
     pixels = torch.from_numpy(original_images(original).pixels(pictures()[:2]))
     pairs = (
-        (engine.encode_texts(texts), embed_ids(original, ids)),
+        (encode_texts(engine, texts), embed_ids(original, ids)),
         (
-            engine.encode_images(pictures()[:2]),
+            encode_images(engine, pictures()[:2]),
             embed_images(original, pixels),
         ),
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from made import make_table
+from made import lengths_of, make_table
 from toy import CONTEXT, TEXT, fix_length, make_bundle, rehash
 
 from lgip_ort import padding as padding_module
 from lgip_ort.bundle import open_bundle
+from lgip_ort.encode import encode_texts
 from lgip_ort.engine import OrtEngine
 from lgip_ort.errors import UsageFault
-from lgip_ort.padding import check_graphs, choose_padding, lengths_of, matters, pinned, with_lengths
+from lgip_ort.padding import check_graphs, choose_padding, matters, pinned, with_lengths
 from lgip_ort.table import SCHEMA
 
 LONG = " ".join(["a red dog on a boat"] * 7)  # 42 words
@@ -139,7 +140,7 @@ def test_graph_of_one_length(fixed, felt):
         with pytest.raises(UsageFault, match=message):
             refused()
     np.testing.assert_allclose(
-        OrtEngine(bundle).encode_texts(["a cat"]), OrtEngine(felt).encode_texts(["a cat"]), atol=1e-6
+        encode_texts(OrtEngine(bundle), ["a cat"]), encode_texts(OrtEngine(felt), ["a cat"]), atol=1e-6
     )
 
 
@@ -178,7 +179,7 @@ def control(bundle, engine, arm):
     rows = [(image, 0, "identity", "a cat", "a cat") for image in texts]
     lengths = with_lengths(table_of(rows), captions, bundle, arm)["text_length"].to_list()
     alone, beside = (
-        engine.encode_texts(group, pad_to=length)[0] for group, length in zip(texts.values(), lengths, strict=True)
+        encode_texts(engine, group, pad_to=length)[0] for group, length in zip(texts.values(), lengths, strict=True)
     )
     return float(np.abs(alone - beside).max())
 

@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from made import make_coco, write_captions
+from made import lengths_of, make_coco, make_plan, write_captions
 from toy import CONTEXT, fix_length, make_bundle
 
-from lgip_ort import run as run_module
+from lgip_ort import execute as execute_module
 from lgip_ort.bundle import open_bundle
 from lgip_ort.dataset import open_dataset
+from lgip_ort.encode import encode_texts
 from lgip_ort.engine import OrtEngine
-from lgip_ort.padding import lengths_of, with_lengths
-from lgip_ort.run import Plan, execute
+from lgip_ort.execute import execute
+from lgip_ort.padding import with_lengths
+from lgip_ort.score import Local
 from lgip_ort.table import LENGTHS, SCHEMA, build_table
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -50,15 +52,16 @@ def run_paper(bundle, data, out, batch_size=64, shuffle=False):
     table = build_table(captions, "paper", 0)
     if shuffle:
         table = table.sample(fraction=1, shuffle=True, seed=2)
-    plan = Plan(data, with_lengths(table, captions, bundle, "paper"), "paper", 0, batch_size, padding="paper")
-    return execute(OrtEngine(bundle, "cpu", batch_size, "paper"), plan, out, lambda *_: None)
+    table = with_lengths(table, captions, bundle, "paper")
+    plan = make_plan(out / "tables", data, table, batch_size=batch_size, padding="paper")
+    return execute(Local(OrtEngine(bundle, "cpu", batch_size, "paper")), plan, out, lambda *_: None)
 
 
 @pytest.mark.parametrize(("shard", "batch_size", "shuffle"), [(3, 64, False), (512, 1, False), (7, 5, True)])
 def test_how_the_work_is_cut_up_changes_nothing(felt, coco, tmp_path, monkeypatch, shard, batch_size, shuffle):
     data = open_dataset(f"coco:{coco}")
     whole = run_paper(felt, data, tmp_path / "whole")
-    monkeypatch.setattr(run_module, "SHARD_IMAGES", shard)
+    monkeypatch.setattr(execute_module, "SHARD_IMAGES", shard)
     cut = run_paper(felt, data, tmp_path / "cut", batch_size, shuffle)
     a, b = (run.pairs().sort("pair_id") for run in (whole, cut))
     assert a.drop("s", "s_perturbed", "text_cosine").equals(b.drop("s", "s_perturbed", "text_cosine"))
@@ -74,8 +77,8 @@ def test_scores_are_those_of_texts_padded_one_by_one(felt, coco, tmp_path):
     run = run_paper(felt, open_dataset(f"coco:{coco}").head(5), tmp_path)
     engine = OrtEngine(felt, padding="paper")
     for row in run.pairs().iter_rows(named=True):
-        a = engine.encode_texts([row["text"]], pad_to=row["text_length"])[0]
-        b = engine.encode_texts([row["perturbed"]], pad_to=row["perturbed_length"])[0]
+        a = encode_texts(engine, [row["text"]], pad_to=row["text_length"])[0]
+        b = encode_texts(engine, [row["perturbed"]], pad_to=row["perturbed_length"])[0]
         assert row["text_cosine"] == pytest.approx(float(a @ b), abs=1e-6)
     identity = run.pairs().filter(kind="identity")
     moved = (identity["s"] - identity["s_perturbed"]).abs()

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
+from lgip_ort.metrics import with_simple
 from lgip_ort.perturb.paper import (
     advanced,
     combined,
     flips,
-    is_simple,
     paraphrases,
     passive,
     synonyms,
@@ -218,4 +219,5 @@ def test_combined_are_of_five_paraphrases():
     ],
 )
 def test_simple_by_the_published_rule(text, simple):
-    assert is_simple(text) is simple
+    pairs = pl.DataFrame({"kind": ["paraphrase", "flip"], "perturbed": [text, text]})
+    assert with_simple(pairs)["simple"].to_list() == [simple, None]

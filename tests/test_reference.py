@@ -19,6 +19,7 @@ from exporter.probes import CAPTIONS as PROBES  # noqa: E402
 from exporter.probes import pictures  # noqa: E402
 from exporter.reference import TorchEngine  # noqa: E402
 from lgip_ort.bundle import open_bundle, write_manifest  # noqa: E402
+from lgip_ort.encode import encode_images, encode_texts  # noqa: E402
 from lgip_ort.engine import OrtEngine  # noqa: E402
 from lgip_ort.errors import UsageFault  # noqa: E402
 from models import zoo  # noqa: E402
@@ -30,8 +31,8 @@ def test_both_engines_agree(kind):
     original, ours = TorchEngine.from_bundle(bundle, 3, "cpu"), OrtEngine(bundle, "cpu", 4)
     images, texts = pictures(), [*PROBES, *CAPTIONS[:5]]
     for a, b in (
-        (original.encode_images(images), ours.encode_images(images)),
-        (original.encode_texts(texts), ours.encode_texts(texts)),
+        (encode_images(original, images), encode_images(ours, images)),
+        (encode_texts(original, texts), encode_texts(ours, texts)),
     ):
         assert a.dtype == np.float32 and a.shape == (len(a), original.dim) == b.shape
         np.testing.assert_allclose(np.linalg.norm(a, axis=1), 1, atol=1e-5)
@@ -45,7 +46,7 @@ def test_pictures_of_few_rows(kind, size):
     bundle = open_bundle(exported(kind)[0])
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
     images = [Image.fromarray(pixels)]
-    a, b = (engine.encode_images(images) for engine in (TorchEngine.from_bundle(bundle, 1, "cpu"), OrtEngine(bundle)))
+    a, b = (encode_images(engine, images) for engine in (TorchEngine.from_bundle(bundle, 1, "cpu"), OrtEngine(bundle)))
     assert (a * b).sum() > 0.9999
 
 
@@ -75,9 +76,11 @@ def test_it_is_the_library_s_own_computation(tmp_path):
     pixels = pil_processor("CLIP").from_pretrained(folder)(images=pictures()[:1], return_tensors="pt")["pixel_values"]
     with torch.inference_mode():
         out = model(input_ids=tokens["input_ids"], pixel_values=pixels)
-    torch.testing.assert_close(torch.from_numpy(engine.encode_texts(["a red dog"])), out.text_embeds, atol=1e-7, rtol=0)
     torch.testing.assert_close(
-        torch.from_numpy(engine.encode_images(pictures()[:1])), out.image_embeds, atol=1e-7, rtol=0
+        torch.from_numpy(encode_texts(engine, ["a red dog"])), out.text_embeds, atol=1e-7, rtol=0
+    )
+    torch.testing.assert_close(
+        torch.from_numpy(encode_images(engine, pictures()[:1])), out.image_embeds, atol=1e-7, rtol=0
     )
 
 
@@ -89,23 +92,23 @@ def test_open_clip_random_weights_are_rebuilt(tmp_path, monkeypatch):
     engine = TorchEngine.from_bundle(bundle, 4, "cpu")
     assert engine.stamp.weights["name"] == "seed 0" and "open_clip_torch" in engine.stamp.versions
     texts = ["a cat", "a red dog on a boat"]
-    assert (engine.encode_texts(texts) * OrtEngine(bundle, "cpu").encode_texts(texts)).sum(1).min() > 0.9999
-    np.testing.assert_array_equal(engine.encode_texts(texts), engine.encode_texts(texts, pad_to=12))
+    assert (encode_texts(engine, texts) * encode_texts(OrtEngine(bundle, "cpu"), texts)).sum(1).min() > 0.9999
+    np.testing.assert_array_equal(encode_texts(engine, texts), encode_texts(engine, texts, pad_to=12))
 
 
 def test_padding_changes_siglip_and_not_clip():
     bundles = {kind: open_bundle(exported(kind)[0]) for kind in ("tiny_clip", "tiny_siglip")}
     engines = {kind: TorchEngine.from_bundle(bundle, 8, "cpu", "paper") for kind, bundle in bundles.items()}
     apart = {
-        k: np.abs(e.encode_texts(["a dog"]) - e.encode_texts(["a dog"], pad_to=12)).max() for k, e in engines.items()
+        k: np.abs(encode_texts(e, ["a dog"]) - encode_texts(e, ["a dog"], pad_to=12)).max() for k, e in engines.items()
     }
     assert apart["tiny_clip"] < 1e-6 < 1e-4 < apart["tiny_siglip"]
     with pytest.raises(ValueError, match="does not fit the padded length 3"):
-        engines["tiny_siglip"].encode_texts(["a red dog on a boat"], pad_to=3)
+        encode_texts(engines["tiny_siglip"], ["a red dog on a boat"], pad_to=3)
     trained = TorchEngine.from_bundle(bundles["tiny_siglip"], 8, "cpu")
-    np.testing.assert_array_equal(trained.encode_texts(["a dog"], pad_to=24), trained.encode_texts(["a dog"]))
+    np.testing.assert_array_equal(encode_texts(trained, ["a dog"], pad_to=24), encode_texts(trained, ["a dog"]))
     with pytest.raises(ValueError, match="padded length 12 found, 24 expected where texts are padded as trained"):
-        trained.encode_texts(["a dog"], pad_to=12)
+        encode_texts(trained, ["a dog"], pad_to=12)
 
 
 @pytest.mark.parametrize("length", [8, 13, 24])
@@ -114,7 +117,8 @@ def test_both_engines_agree_at_a_padded_length(length):
     original, ours = TorchEngine.from_bundle(bundle, 3, "cpu", "paper"), OrtEngine(bundle, "cpu", 4, "paper")
     assert (original.stamp.padding, ours.stamp.padding) == ("paper", "paper")
     a, b = (
-        engine.encode_texts(["a dog", "a red cat", "", *["two dogs"] * 4], pad_to=length) for engine in (original, ours)
+        encode_texts(engine, ["a dog", "a red cat", "", *["two dogs"] * 4], pad_to=length)
+        for engine in (original, ours)
     )
     assert (a * b).sum(1).min() > 0.9999
     with pytest.raises(UsageFault, match="unknown padding 'papers'; did you mean 'paper'"):

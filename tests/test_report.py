@@ -11,18 +11,19 @@ from html.parser import HTMLParser
 
 import polars as pl
 import pytest
-from made import MadeEngine, make_coco, write_captions
+from made import MadeEngine, make_coco, make_plan, write_captions
 from PIL import Image
 from rich.console import Console
 
 from lgip_ort.bundle import open_bundle
 from lgip_ort.dataset import open_dataset
 from lgip_ort.engine import OrtEngine
+from lgip_ort.execute import execute
 from lgip_ort.metrics import PROFILE
 from lgip_ort.parity import compare
 from lgip_ort.report import charts, console, contract
 from lgip_ort.report.html import examples, marked, write_report
-from lgip_ort.run import Plan, execute
+from lgip_ort.score import Local
 from lgip_ort.table import build_table
 
 ODD = [
@@ -38,8 +39,8 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 def run_of(folder, engine, out, seed=0, max_skipped=0):
     data = open_dataset(f"coco:{folder}")
-    plan = Plan(data, build_table(data.captions, "paper", seed), "paper", seed, 64, max_skipped)
-    return execute(engine, plan, out, lambda stage, n: None)
+    plan = make_plan(out / "tables", data, build_table(data.captions, "paper", seed), seed, 64, max_skipped)
+    return execute(Local(engine), plan, out, lambda stage, n: None)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import pytest
 from made import MadeEngine, make_table
 from PIL import Image
 
-from lgip_ort import score
+from lgip_ort import encode
+from lgip_ort.encode import read_ahead
 from lgip_ort.errors import RunFault
 from lgip_ort.score import SCORES, SKIPPED, score_shard
 from lgip_ort.table import stable_hash
@@ -32,7 +33,9 @@ def images(*names):
 
 def run(engine, root, names, table, sample=1.0, seen=None):
     progress = Counter() if seen is None else seen
-    return score_shard(engine, root, images(*names), table, sample, lambda stage, n: progress.update({stage: n}))
+    listed = images(*names)
+    pixels = read_ahead(engine, [root / path for path in listed["path"]])
+    return score_shard(engine, pixels, listed, table, sample, lambda stage, n: progress.update({stage: n}))
 
 
 def test_scores_by_hand(root):
@@ -51,7 +54,7 @@ def test_scores_by_hand(root):
     np.testing.assert_allclose(shard.scores["text_cosine"], [0, 0.6, 0.8], rtol=1e-6)
     assert shard.skipped.equals(pl.DataFrame(schema=SKIPPED))
     assert seen == {"images": 3, "texts": 4}
-    assert set(shard.seconds) == {"images", "texts"}
+    assert set(shard.seconds) == {"images", "texts", "total"}
 
 
 def test_every_text_is_encoded_once_but_for_the_control(root):
@@ -143,7 +146,7 @@ def test_control_is_padded_as_its_pair_is(root):
 
 
 def test_no_more_texts_in_a_call_than_it_takes(root, monkeypatch):
-    monkeypatch.setattr(score, "TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr(encode, "TEXTS_AT_ONCE", 3)
     n = 7
     table = make_table(
         [("r", "flip", "colour")] * n,
@@ -159,12 +162,13 @@ def test_no_more_texts_in_a_call_than_it_takes(root, monkeypatch):
 
 
 @pytest.mark.parametrize("order", [["bad", "r", "g", "b"], ["r", "bad", "g", "b"], ["r", "g", "b", "bad"]])
-def test_unreadable_image_is_skipped_and_moves_no_other(root, order, monkeypatch):
-    monkeypatch.setattr(score, "IMAGES_AT_ONCE", 2)
+def test_unreadable_image_is_skipped_and_moves_no_other(root, order):
     table = make_table([(name, "flip", "colour") for name in order], text=[f"of {name}" for name in order])
     vectors = {f"of {name}": tuple(np.array(colour) / 255) for name, colour in COLOURS.items()}
     seen = Counter()
-    shard = run(MadeEngine(vectors), root, order, table, seen=seen)
+    engine = MadeEngine(vectors)
+    engine.batch_size = 2
+    shard = run(engine, root, order, table, seen=seen)
     assert shard.skipped.rows() == [("bad", "bad.png", "UnidentifiedImageError: cannot identify image file 'bad.png'")]
     assert shard.scores["pair_id"].to_list() == [i + 1 for i, name in enumerate(order) if name != "bad"]
     assert shard.scores["s"].to_list() == [1, 1, 1]
@@ -186,8 +190,9 @@ def test_score_that_is_not_finite_fails_the_run(root, count):
         run(engine, root, ["r"], table)
 
 
-def test_more_texts_than_one_call_takes(root):
+def test_more_texts_than_one_call_takes(root, monkeypatch):
     n = 1500
+    monkeypatch.setattr(encode, "TEXTS_AT_ONCE", 2048)
     vectors = {f"t{i}": (i / n, 0, 0) for i in range(2 * n)}
     table = make_table(
         [("r", "flip", "colour")] * n,

@@ -9,7 +9,8 @@ from onnx import TensorProto, helper
 from toy import TEXT, VISION, save_graph, weights
 
 from lgip_ort.errors import UsageFault
-from lgip_ort.session import PROVIDERS, Session, choose, cuda_problem
+from lgip_ort.provider import PROVIDERS, choose, cuda_problem
+from lgip_ort.session import Session
 
 CPU = PROVIDERS["cpu"]
 
@@ -27,7 +28,7 @@ def without(library: str):
 @pytest.mark.parametrize(
     ("providers", "missing", "message"),
     [
-        (["CPUExecutionProvider"], "nothing", "no CUDA provider; install onnxruntime-gpu"),
+        (["CPUExecutionProvider"], "nothing", "no CUDAExecutionProvider; install onnxruntime-gpu"),
         (["CUDAExecutionProvider", "CPUExecutionProvider"], "cuda.", "no NVIDIA driver"),
         (["CUDAExecutionProvider", "CPUExecutionProvider"], "providers_cuda", r"providers_cuda.*lgip-ort\[cuda\]"),
     ],
@@ -50,7 +51,11 @@ def test_auto_takes_cuda_where_it_works(monkeypatch):
 
 @pytest.mark.parametrize(
     ("asked", "message"),
-    [("cdua", "unknown provider 'cdua'; did you mean 'cuda'?"), ("xyz", "known: auto, cpu, cuda"), ("CPU", "'CPU'")],
+    [
+        ("cdua", "unknown provider 'cdua'; did you mean 'cuda'?"),
+        ("xyz", "known: auto, cpu, openvino, cuda, tensorrt"),
+        ("CPU", "'CPU'"),
+    ],
 )
 def test_unknown_provider(asked, message):
     with pytest.raises(UsageFault) as fault:
