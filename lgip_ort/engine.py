@@ -95,7 +95,7 @@ class OrtEngine:
     """A bundle on ONNX Runtime.
 
     `padding`: the arm (see `padding`); `precision`: which graphs, None for the bundle's default; `threads`: that a
-    session computes with on a CPU, None for all cores.
+    session computes with on a CPU, None for all cores. `sessions`: the two, by tower.
 
     Raises UsageFault where the provider or the arm is unknown, where the provider is not active, can't run the
     precision or leaves more of it to the CPU than LEAST_PLACED allows, where the bundle lacks the precision, where a
@@ -126,6 +126,7 @@ class OrtEngine:
         vision_session = Session(bundle.path(vision.file), chosen, None, profiled, threads)
         pins = pinned(bundle.manifest.text, text, arm)
         text_session = Session(bundle.path(text.file), chosen, pins, profiled, threads)
+        self.sessions = {"vision": vision_session, "text": text_session}
         for session, graph in ((vision_session, vision), (text_session, text)):
             if session.dim != self.dim:
                 raise UsageFault(f"{bundle.path(graph.file)}: {session.dim} values an embedding, {self.dim} expected")
@@ -141,7 +142,7 @@ class OrtEngine:
             padding=arm,
             versions={n: importlib.metadata.version(n) for n in ("numpy", "pillow", "tokenizers", "ftfy")}
             | {"onnxruntime": onnxruntime.__version__},
-            placement=self._placed(vision_session, text_session) if profiled else {},
+            placement=self._placed() if profiled else {},
         )
 
     @classmethod
@@ -166,15 +167,16 @@ class OrtEngine:
         budget = self.batch_size * self._text.spec.context_length
         return self._text.batches(texts, budget, pad_to, self._step)
 
-    def _placed(self, vision: Session, text: Session) -> dict[str, Any]:
+    def _placed(self) -> dict[str, Any]:
         """Where the nodes of both graphs run, by the profile of a batch. Raises UsageFault where it is elsewhere."""
         size, length = self._image_spec.size, self._text.spec.context_length
+        batches = {
+            "vision": np.zeros((self.batch_size, 3, size, size), np.float32),
+            "text": self._text.pad(self._text.ids(["a"] * self.batch_size), length),
+        }
         found = {}
-        for tower, session, batch in (
-            ("vision", vision, np.zeros((self.batch_size, 3, size, size), np.float32)),
-            ("text", text, self._text.pad(self._text.ids(["a"] * self.batch_size), length)),
-        ):
-            session(batch)
+        for tower, session in self.sessions.items():
+            session(batches[tower])
             placed = session.placement()
             if placed.time < LEAST_PLACED:
                 raise UsageFault(

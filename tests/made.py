@@ -116,10 +116,15 @@ def make_run(
         (folder / name).mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(STAMP | stamp))
     table.write_parquet(folder / "table.parquet")
-    place = json.dumps({"start": 0, "rows": len(table), "skipped": []})
-    make_scores(table, s, s_perturbed).write_parquet(folder / "scores/0.parquet", metadata={"shard": place})
+    write_shard(folder, make_scores(table, s, s_perturbed))
     make_vectors([("vision", 1, (1, 0)), ("text", 1, (0, 1))]).write_parquet(folder / "embeddings/0.parquet")
     return Run(folder, STAMP | stamp)
+
+
+def write_shard(folder: Path, scores: pl.DataFrame) -> None:
+    """The scores of the whole table of a run as its only shard."""
+    place = json.dumps({"start": 0, "rows": len(scores), "skipped": []})
+    scores.write_parquet(folder / "scores/0.parquet", metadata={"shard": place})
 
 
 def make_plan(

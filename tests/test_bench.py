@@ -15,7 +15,7 @@ from contract import NAMES, RUN, conforms
 from made import make_coco
 from toy import make_bundle
 
-from lgip_ort import run as run_module
+from lgip_ort import execute as execute_module
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -118,7 +118,7 @@ def test_overwrite(score):
 
 
 def test_run_that_was_cut_short_goes_on(score, monkeypatch):
-    monkeypatch.setattr(run_module, "SHARD_IMAGES", 8)
+    monkeypatch.setattr(execute_module, "SHARD_IMAGES", 8)
     first = score("--json").json()
     folder = Path(first["run"])
     whole = parquet(folder)

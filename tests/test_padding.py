@@ -157,7 +157,7 @@ def test_graph_of_one_length_of_a_tower_that_is_exact_at_any(fixed):
 def test_dimension_that_is_pinned(tmp_path, pad_matters, arm, expected):
     bundle = open_bundle(make_bundle(tmp_path / "b", pad_matters=pad_matters))
     assert pinned(bundle.manifest.text, bundle.graph("text"), arm) == expected
-    assert OrtEngine(bundle, padding=arm)._text_session.shape == ["batch", expected.get("sequence", "sequence")]
+    assert OrtEngine(bundle, padding=arm).sessions["text"].shape == ["batch", expected.get("sequence", "sequence")]
 
 
 def test_a_graph_of_one_length_has_nothing_to_pin(fixed):

@@ -16,8 +16,14 @@ def demo():
     return Wanted(limit=20)
 
 
+def opened(wanted, file=None, available_only=False):
+    """The data set, the whole table and its suite."""
+    dataset, parts, suite = open_pairs(wanted, available_only, file)
+    return dataset, pl.concat(list(parts)), suite
+
+
 def test_default_is_the_paper(demo):
-    dataset, table, suite = open_pairs(demo, available_only=False)
+    dataset, table, suite = opened(demo)
     assert (suite, len(dataset.images), table["suite"].unique().to_list()) == ("paper", 20, ["paper"])
     assert table["image_id"].n_unique() == 20
 
@@ -41,9 +47,9 @@ def test_what_can_not_be_asked_for(change, message):
 
 def test_a_table_is_scored_as_it_was_made(demo, tmp_path):
     made = write_pairs(demo, tmp_path / "t.parquet")
-    dataset, table, suite = open_pairs(demo, False, tmp_path / "t.parquet")
+    dataset, table, suite = opened(demo, tmp_path / "t.parquet")
     assert made.summary.rows == len(table)
-    assert table.equals(open_pairs(demo, False)[1])
+    assert table.equals(opened(demo)[1])
     assert (suite, len(dataset.images)) == ("paper", 20)
 
 
@@ -54,7 +60,7 @@ def test_a_table_of_other_images(tmp_path):
     strange.write_parquet(tmp_path / "s.parquet")
     with pytest.raises(UsageFault, match=r"pairs are of images that demo lacks, the first is x; --available-only"):
         open_pairs(Wanted(), False, tmp_path / "s.parquet")
-    dataset, known, _ = open_pairs(Wanted(), True, tmp_path / "s.parquet")
+    dataset, known, _ = opened(Wanted(), tmp_path / "s.parquet", available_only=True)
     assert set(known["image_id"]) == set(dataset.images["image_id"]) == set(table["image_id"]) - {"3"}
     strange.with_columns(image_id=pl.lit("nowhere")).write_parquet(tmp_path / "n.parquet")
     with pytest.raises(UsageFault, match="no pair is of an image of"):
@@ -64,9 +70,9 @@ def test_a_table_of_other_images(tmp_path):
 def test_round_trip_through_the_released_format(demo, tmp_path):
     """Texts and families survive; what a table adds to them (words, strength) does not."""
     write_pairs(Wanted(limit=20, suite="strict"), tmp_path / "t.jsonl")
-    back = open_pairs(Wanted(f"jsonl:{tmp_path / 't.jsonl'}"), False)
+    back = opened(Wanted(f"jsonl:{tmp_path / 't.jsonl'}"))
     assert back[2] == "own"
-    expected = open_pairs(Wanted(limit=20, suite="strict"), False)[1].filter(pl.col("kind") != "identity")
+    expected = opened(Wanted(limit=20, suite="strict"))[1].filter(pl.col("kind") != "identity")
 
     def content(table):
         return Counter(table.select("image_id", "kind", "family", "text", "perturbed").iter_rows())

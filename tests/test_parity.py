@@ -4,7 +4,7 @@ import json
 
 import polars as pl
 import pytest
-from made import make_run, make_scores, make_table, make_vectors
+from made import make_run, make_scores, make_table, make_vectors, write_shard
 
 from lgip_ort import parity
 from lgip_ort.errors import UsageFault
@@ -133,7 +133,7 @@ def test_bands_are_the_reference_s(tmp_path, monkeypatch):
     for name, cosines in (("a", far), ("b", [1 - c for c in far])):
         runs.append(make_run(tmp_path / name, TABLE, S, PERTURBED))
         scores = make_scores(TABLE, S, PERTURBED).with_columns(text_cosine=pl.Series(cosines, dtype=pl.Float32))
-        scores.write_parquet(runs[-1].folder / "scores/0.parquet")
+        write_shard(runs[-1].folder, scores)
     assert compare(*runs).left_out == 2  # E_sens and PR of the strong flips are of ten images
     monkeypatch.setattr(parity, "read_margins", lambda: read_margins() | {"min_images": 10})
     comparison = compare(*runs)

@@ -40,8 +40,8 @@ def test_truncation_keeps_end_of_text(encoder):
 
 def test_trained_length(encoder):
     texts = encoder(lengths="trained", pad_id=7)
-    alone = texts.pad(texts.ids(["a cat"]))
-    beside = texts.pad(texts.ids(["a cat", "a dog on a bus " * 10]))
+    ((_, alone),) = texts.batches(["a cat"], 1000)
+    ((_, beside),) = texts.batches(["a cat", "a dog on a bus " * 10], 1000)
     assert alone.shape == (1, CONTEXT)
     assert alone.dtype == np.int64
     assert (alone[0, 3:] == 7).all()
@@ -49,21 +49,38 @@ def test_trained_length(encoder):
 
 
 @pytest.mark.parametrize(
-    ("words", "length"),
-    [(0, 8), (7, 8), (8, 16), (15, 16), (16, 20), (40, 20)],  # one token more than words; 20 is the context
-)
-def test_any_length_is_a_bucket(encoder, words, length):
+    ("words", "step", "length"),
+    [(0, 8, 8), (7, 8, 8), (8, 8, 16), (15, 8, 16), (16, 8, 20), (40, 8, 20), (0, 1, 1), (7, 1, 8), (40, 1, 20)],
+)  # one token more than words; 20 is the context
+def test_any_length_is_the_next_step(encoder, words, step, length):
     texts = encoder(context_length=20)
-    ids = texts.pad(texts.ids(["a", "dog " * words]))
-    assert ids.shape == (2, length)
-    assert (ids[0, 2:] == PAD).all()
+    ((rows, ids),) = texts.batches(["dog " * words], 1000, step=step)
+    assert (rows, ids.shape) == ([0], (1, length))
+    assert (ids[0, min(words, 19) + 1 :] == PAD).all()
+
+
+def test_batches_are_of_one_length_and_within_the_budget(encoder):
+    """Each text is at its own length, whatever stands beside it; a text longer than the budget goes alone."""
+    texts = encoder()
+    given = ["dog " * n for n in (1, 5, 1, 12, 1, 5, 1)]
+    found = list(texts.batches(given, budget=6))
+    assert [(rows, ids.shape) for rows, ids in found] == [
+        ([0, 2, 4], (3, 2)),
+        ([6], (1, 2)),
+        ([1], (1, 6)),
+        ([5], (1, 6)),
+        ([3], (1, 13)),
+    ]
+    for rows, ids in found:
+        assert ids.tolist() == texts.ids([given[row] for row in rows])
 
 
 def test_length_that_is_asked_for(encoder):
     texts = encoder()
-    assert texts.pad(texts.ids(["a dog"]), pad_to=5).tolist()[0][2:] == [EOT, PAD, PAD]
+    ((_, ids),) = texts.batches(["a dog"], 1000, pad_to=5)
+    assert ids.tolist()[0][2:] == [EOT, PAD, PAD]
     with pytest.raises(ValueError, match="a text of 3 tokens does not fit the padded length 2"):
-        texts.pad(texts.ids(["dog", "a dog"]), pad_to=2)
+        list(texts.batches(["dog", "a dog"], 1000, pad_to=2))
 
 
 def test_padding_of_the_tokenizer_file_is_not_used(encoder, toy, tmp_path):
