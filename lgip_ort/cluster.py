@@ -6,8 +6,11 @@ on a file system that all of them see.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -68,16 +71,19 @@ class Cluster:
         except ImportError as error:
             raise UsageFault(f"--ray and --workers need Ray ({error}): pip install 'lgip-ort[ray]'") from error
         self._ray: Any = ray
-        where = {"num_cpus": workers * cpus} if address == LOCAL else {"address": address}
         _refuse_unreachable(address)
+        # Ray reports what it does on stdout, which is for data.
+        self._stdout = contextlib.redirect_stdout(sys.stderr)
         handler = signal.getsignal(signal.SIGTERM)
         try:
+            where = _where(address, workers * cpus)
             ray.init(**where, include_dashboard=False, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UsageFault(f"--ray {address}: {error}") from error
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)  # Ray puts its own in its place
+        self._stdout.__enter__()
         self._check_room(workers, gpus, cpus)
         remote = ray.remote(num_gpus=gpus, num_cpus=cpus, max_restarts=RETRIES, max_task_retries=RETRIES)(Worker)
         self._workers = [remote.remote(make) for _ in range(workers)]
@@ -121,6 +127,7 @@ class Cluster:
     def close(self) -> None:
         """Stop the workers, and Ray where it was started here."""
         self._ray.shutdown()
+        self._stdout.__exit__(None, None, None)
 
     def __enter__(self) -> Cluster:
         return self
@@ -139,6 +146,13 @@ class Cluster:
                 raise UsageFault(
                     f"{workers} workers with {each} {name} each asked for, the cluster has {there.get(name, 0):g}"
                 )
+
+
+def _where(address: str, cpus: int) -> dict[str, Any]:
+    """What Ray is told of where it runs. Workers on this machine find the modules that this process finds."""
+    if address != LOCAL:
+        return {"address": address}
+    return {"num_cpus": cpus, "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}}
 
 
 def _refuse_unreachable(address: str) -> None:

@@ -170,7 +170,7 @@ class OrtEngine:
     def _placed(self) -> dict[str, Any]:
         """Where the nodes of both graphs run, by the profile of a batch. Raises UsageFault where it is elsewhere."""
         size, length = self._image_spec.size, self._text.spec.context_length
-        batches = {
+        batches: dict[str, NDArray[Any]] = {
             "vision": np.zeros((self.batch_size, 3, size, size), np.float32),
             "text": self._text.pad(self._text.ids(["a"] * self.batch_size), length),
         }
