@@ -25,16 +25,16 @@ WHEELS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime
 """Packages that bring the same files: of two that are installed together, neither is whole."""
 
 EXTRAS = {
-    "torch": "export",
-    "transformers": "export",
-    "open_clip": "export",
-    "onnx": "export",
-    "onnxscript": "export",
-    "optimum": "export",
-    PLUGIN: "openvino",
-    "ray": "ray",
+    "torch": ("torch", "export"),
+    "transformers": ("transformers", "export"),
+    "open_clip": ("open_clip_torch", "export"),
+    "onnx": ("onnx", "export"),
+    "onnxscript": ("onnxscript", "export"),
+    "optimum": ("optimum-onnx", "export"),
+    PLUGIN: ("onnxruntime-ep-openvino", "openvino"),
+    "ray": ("ray", "ray"),
 }
-"""Modules that are not needed to score a bundle -> the extra that brings them."""
+"""Modules that are not needed to score a bundle -> the package that each is in, and the extra that brings it."""
 
 SPEEDS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_fp16", "avx512f", "avx2", "asimd", "bf16", "i8mm")
 """Instruction sets that decide how fast matrices are multiplied."""
@@ -138,11 +138,10 @@ def _loads(name: str) -> bool:
 
 def _module(name: str) -> Finding:
     """Whether a module is there, without importing it."""
+    package, extra = EXTRAS[name]
     if find_spec(name) is None:
-        return Finding(name, "missing", "not installed", f"pip install 'lgip-ort[{EXTRAS[name]}]'")
-    distributions = importlib.metadata.packages_distributions().get(name, [])
-    version = importlib.metadata.version(distributions[0]) if distributions else "version unknown"
-    return Finding(name, "works", version)
+        return Finding(name, "missing", "not installed", f"pip install 'lgip-ort[{extra}]'")
+    return Finding(name, "works", importlib.metadata.version(package))
 
 
 def _cpu() -> tuple[str, set[str]]:
