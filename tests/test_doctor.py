@@ -55,7 +55,10 @@ def test_providers(monkeypatch):
     assert (cpu.state, cpu.found) == ("works", "CPUExecutionProvider, fp32 matrices in fp32")
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     cuda = finding("provider cuda")
-    assert (cuda.state, cuda.found) == ("missing", "CUDAExecutionProvider: this onnxruntime has no CUDAExecutionProvider")
+    assert (cuda.state, cuda.found) == (
+        "missing",
+        "CUDAExecutionProvider: this onnxruntime has no CUDAExecutionProvider",
+    )
     assert cuda.remedy == "install onnxruntime-gpu and no onnxruntime beside it"
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from toy import EOT, TEXT, UNKNOWN, VISION, in_precisions, make_bundle, rehash, weights
 
-from lgip_ort import provider
+from lgip_ort import provider, session
 from lgip_ort.bundle import open_bundle
 from lgip_ort.encode import encode_images, encode_texts
 from lgip_ort.engine import OrtEngine, provider_for
@@ -153,3 +153,32 @@ def test_width_that_is_not_the_manifest_s(toy, tmp_path):
     rehash(folder, embedding_dim=17)
     with pytest.raises(UsageFault, match=rf"b/{VISION}: 16 values an embedding, 17 expected"):
         OrtEngine(open_bundle(folder))
+
+
+def test_a_provider_that_leaves_the_work_to_the_cpu_is_refused(toy, monkeypatch):
+    """Active in name; what its nodes cost is measured, and stamped where it is enough."""
+    other = provider.Provider("other", "CPUExecutionProvider", "cpu", lambda: None)
+    monkeypatch.setitem(provider.PROVIDERS, "other", other)
+    stamp = OrtEngine(open_bundle(toy), "other").stamp
+    assert set(stamp.placement) == {"vision", "text"} and stamp.placement["text"]["time"] == 1.0
+    assert "placement" not in stamp.identity() and stamp.identity()["provider"]["active"] == "other"
+    monkeypatch.setattr(session.Session, "placement", lambda self: session.Placement(0.99, 0.89))
+    with pytest.raises(UsageFault, match="CPUExecutionProvider computes 89% of the vision tower's time, 90% expected"):
+        OrtEngine(open_bundle(toy), "other")
+
+
+def test_out_of_memory_halves_the_batch(toy, caplog):
+    """As a whole: the session refuses more than four rows, the vectors are those of a session that does not."""
+    right, engine = (OrtEngine(open_bundle(toy), "cpu") for _ in range(2))
+    run = engine.sessions["vision"].__class__.__call__
+
+    class Small(session.Session):
+        def __call__(self, array):
+            if len(array) > 4:
+                raise RuntimeError("Failed to allocate memory for requested buffer of size 1234")
+            return run(self, array)
+
+    for one in engine.sessions.values():
+        one.__class__ = Small
+    np.testing.assert_array_equal(encode_images(engine, noise(11)), encode_images(right, noise(11)))
+    assert "out of memory on a batch of 11 images: going on with 6" in caplog.text

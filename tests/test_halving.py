@@ -9,7 +9,9 @@ from lgip_ort.errors import UsageFault
 from lgip_ort.halving import OUT_OF_MEMORY, Halving, is_out_of_memory
 
 SAID = [
-    RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 9"),
+    RuntimeError(
+        "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 9"
+    ),
     RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"),
     RuntimeError("std::bad_alloc"),
     RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),

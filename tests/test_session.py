@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -9,58 +7,10 @@ from onnx import TensorProto, helper
 from toy import TEXT, VISION, save_graph, weights
 
 from lgip_ort.errors import UsageFault
-from lgip_ort.provider import PROVIDERS, choose, cuda_problem
-from lgip_ort.session import Session
+from lgip_ort.provider import PROVIDERS, cuda_problem
+from lgip_ort.session import Placement, Session, _placement
 
 CPU = PROVIDERS["cpu"]
-
-
-def without(library: str):
-    """ctypes.CDLL on a machine that lacks the libraries with this in their name and has all others."""
-
-    def load(name, *args, **kwargs):
-        if library in name:
-            raise OSError(f"{name}: cannot open shared object file")
-
-    return load
-
-
-@pytest.mark.parametrize(
-    ("providers", "missing", "message"),
-    [
-        (["CPUExecutionProvider"], "nothing", "no CUDAExecutionProvider; install onnxruntime-gpu"),
-        (["CUDAExecutionProvider", "CPUExecutionProvider"], "cuda.", "no NVIDIA driver"),
-        (["CUDAExecutionProvider", "CPUExecutionProvider"], "providers_cuda", r"providers_cuda.*lgip-ort\[cuda\]"),
-    ],
-)
-def test_cuda_that_can_not_work(monkeypatch, providers, missing, message):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
-    monkeypatch.setattr(ctypes, "CDLL", without(missing))
-    with pytest.raises(UsageFault, match=f"CUDAExecutionProvider is not available: .*{message}"):
-        choose("cuda")
-    assert choose("auto") is CPU
-
-
-def test_auto_takes_cuda_where_it_works(monkeypatch):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
-    monkeypatch.setattr(ctypes, "CDLL", without("nothing"))
-    assert choose("auto") is choose("cuda") is PROVIDERS["cuda"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ("cdua", "unknown provider 'cdua'; did you mean 'cuda'?"),
-        ("xyz", "known: auto, cpu, openvino, cuda, tensorrt"),
-        ("CPU", "'CPU'"),
-    ],
-)
-def test_unknown_provider(asked, message):
-    with pytest.raises(UsageFault) as fault:
-        choose(asked)
-    assert message in str(fault.value)
 
 
 @pytest.mark.skipif(cuda_problem() is None, reason="CUDA works here")
@@ -180,3 +130,43 @@ def test_file_that_is_no_graph(tmp_path):
     (tmp_path / "x.onnx").write_bytes(b"not a graph")
     with pytest.raises(UsageFault, match=rf"{tmp_path}/x\.onnx: ONNX Runtime can't load it on CPUExecutionProvider"):
         Session(tmp_path / "x.onnx", CPU)
+
+
+def event(provider, spent, size="4096", name="/MatMul_kernel_time", cat="Node"):
+    return {"cat": cat, "name": name, "dur": spent, "args": {"provider": provider, "output_size": size}}
+
+
+def test_placement_counts_what_computes():
+    """Not the arithmetic on shapes, whose results are a few bytes, nor the fences around a node, nor the session."""
+    events = [
+        event("CUDA", 60),
+        event("CUDA", 20),
+        event("CPU", 20),
+        event("CPU", 999, size="64"),
+        event("CPU", 999, name="/MatMul_fence_before"),
+        event("CPU", 999, cat="Session"),
+        {"cat": "Node", "name": "x_kernel_time", "dur": 5, "args": {}},
+    ]
+    assert _placement(events, "CUDA") == Placement(nodes=0.6667, time=0.8)
+    assert _placement(events, "CPU") == Placement(nodes=0.3333, time=0.2)
+    assert _placement([], "CPU") == Placement(0.0, 0.0)
+
+
+def test_placement_of_a_session(tmp_path, monkeypatch):
+    """Two sessions of one second have a profile each, and leave none behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = tmp_path / "x.onnx"
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    ends = [("x", TensorProto.FLOAT, ["n", 64])], [("y", TensorProto.FLOAT, ["n", 64])]
+    save_graph(path, [node], *ends, w=np.eye(64, dtype=np.float32))
+    sessions = [Session(path, CPU, profiled=True) for _ in range(2)]
+    for session in sessions:
+        session(np.ones((8, 64), np.float32))
+        assert session.placement() == Placement(1.0, 1.0)
+        assert session(np.ones((2, 64), np.float32)).shape == (2, 64)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.onnx"]
+
+
+def test_number_of_threads(toy):
+    ids = np.random.default_rng(0).integers(3, 40, (5, 6))
+    assert (Session(toy / TEXT, CPU, threads=1)(ids) == Session(toy / TEXT, CPU)(ids)).all()
