@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -20,6 +22,18 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_frame(path: Path, frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> None:
+    """`frame` as parquet, in one chunk: equal frames give equal bytes, wherever they come from.
+
+    Raises OSError where it can't be written, which Polars has an exception of its own for.
+    """
+    with replacing(path) as temporary:
+        try:
+            frame.rechunk().write_parquet(temporary, metadata=metadata)
+        except pl.exceptions.PolarsError as error:
+            raise OSError(f"{path}: can't be written: {error}") from error
 
 
 def write_json(path: Path, data: Any) -> None:

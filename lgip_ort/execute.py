@@ -21,7 +21,7 @@ import polars as pl
 from filelock import FileLock, Timeout
 
 from lgip_ort import __version__, metrics
-from lgip_ort.atomic import replacing, write_json
+from lgip_ort.atomic import replacing, write_frame, write_json
 from lgip_ort.dataset import Dataset
 from lgip_ort.errors import RunFault, UsageFault
 from lgip_ort.padding import Padding
@@ -90,8 +90,7 @@ def execute(
         try:
             with replacing(folder / "table.parquet") as path:
                 shutil.copyfile(plan.table.path, path)
-            with replacing(folder / "images.parquet") as path:
-                plan.dataset.images.write_parquet(path)
+            write_frame(folder / "images.parquet", plan.dataset.images)
             seconds = _score(scorer, plan, folder, progress)
             _finish(folder, plan, record)
         except RunFault as fault:
@@ -161,13 +160,10 @@ def _score(scorer: Scorer, plan: Plan, folder: Path, progress: Progress) -> dict
 
 def _write_shard(folder: Path, name: str, shard: ShardScores, place: dict[str, int]) -> None:
     """The scores last: a shard counts as done when they are there. Its place in the table, and what it skipped, travel
-    in the file's metadata. A frame in one chunk gives the same bytes wherever it came from."""
-    with replacing(folder / SAMPLED / name) as path:
-        shard.embeddings.rechunk().write_parquet(path)
-    with replacing(folder / SCORED / name) as path:
-        shard.scores.rechunk().write_parquet(
-            path, metadata={"shard": json.dumps(place | {"skipped": shard.skipped.rows()})}
-        )
+    in the file's metadata."""
+    write_frame(folder / SAMPLED / name, shard.embeddings)
+    of_itself = json.dumps(place | {"skipped": shard.skipped.rows()})
+    write_frame(folder / SCORED / name, shard.scores, {"shard": of_itself})
 
 
 def _finish(folder: Path, plan: Plan, record: dict[str, Any]) -> None:
@@ -176,10 +172,8 @@ def _finish(folder: Path, plan: Plan, record: dict[str, Any]) -> None:
     skipped = pl.DataFrame(rows, schema=SKIPPED, orient="row")
     parts = [metrics.lean(part) for part in Run(folder, record).parts()]
     pairs = pl.concat(parts) if parts else pl.DataFrame(schema={"kind": pl.String})
-    with replacing(folder / "skipped.parquet") as path:
-        skipped.write_parquet(path)
-    with replacing(folder / "profile.parquet") as path:
-        metrics.profile(pairs, plan.seed).write_parquet(path)
+    write_frame(folder / "skipped.parquet", skipped)
+    write_frame(folder / "profile.parquet", metrics.profile(pairs, plan.seed))
     record["n"] = {
         "original": plan.table.rows,
         "effective": len(pairs),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from lgip_ort.atomic import replacing
+from lgip_ort.atomic import replacing, write_frame
 from lgip_ort.errors import UsageFault
 from lgip_ort.table import KINDS, SCHEMA, unpadded
 
@@ -66,15 +66,15 @@ def write_table(parts: Iterable[pl.DataFrame], path: Path | None) -> Summary:
             summary.add(part)
             digest.update(part["pair_id"].to_numpy().tobytes())
             if path is not None:
-                part.write_parquet(Path(folder) / f"{number:06d}.parquet")
+                write_frame(Path(folder) / f"{number:06d}.parquet", part)
         if path is not None:
             with replacing(path) as temporary:
-                if summary.rows:
-                    pl.scan_parquet(sorted(Path(folder).iterdir()), glob=False).sink_parquet(
-                        temporary, maintain_order=True, row_group_size=ROW_GROUP
-                    )
-                else:
-                    pl.DataFrame(schema=SCHEMA).write_parquet(temporary)
+                written = sorted(Path(folder).iterdir())
+                whole = pl.scan_parquet(written, glob=False) if written else pl.LazyFrame(schema=SCHEMA)
+                try:
+                    whole.sink_parquet(temporary, maintain_order=True, row_group_size=ROW_GROUP)
+                except pl.exceptions.PolarsError as error:
+                    raise OSError(f"{path}: can't be written: {error}") from error
     summary.sha256 = digest.hexdigest()
     return summary
 

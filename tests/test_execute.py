@@ -147,20 +147,28 @@ def cut_short(score, **stamp):
     return folder
 
 
-def test_a_disk_that_fills_up(score, undisturbed, monkeypatch):
-    """In the middle of a shard: what was written of it is taken away, and the same command goes on."""
+FULL = os.strerror(errno.ENOSPC)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, FULL), pl.exceptions.ComputeError(f"parquet: underlying IO error: {FULL} (os error 28)")],
+)
+def test_a_disk_that_fills_up(score, undisturbed, monkeypatch, error):
+    """In the middle of a shard: what was written of it is taken away, and the same command goes on. Polars says it in
+    its own way."""
     write, calls = pl.DataFrame.write_parquet, []
 
     def full(self, path, **options):
         write(self, path, **options)
         calls.append(Path(path).name)
         if len(calls) > 9:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(pl.DataFrame, "write_parquet", full)
         outcome = score()
-    assert outcome.code == 2 and "No space left on device" in outcome.err
+    assert outcome.code == 2 and FULL in outcome.err
     folder = Path(score("--resume").json()["run"])
     assert not [path for path in folder.rglob("*") if path.name.endswith(".tmp")]
     assert {n: b for n, b in contents(folder).items() if n != "report.html"} == undisturbed
