@@ -19,11 +19,9 @@ import shlex
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -36,13 +34,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lgip_ort.errors import Interrupted, RunFault, UsageFault, did_you_mean
 
 if TYPE_CHECKING:
-    from lgip_ort.bundle import Bundle, Precision
+    from lgip_ort.bundle import Bundle
     from lgip_ort.cases import Rivals
     from lgip_ort.engine import Engine
     from lgip_ort.execute import Plan
     from lgip_ort.parity import Comparison
     from lgip_ort.run import Run
-    from lgip_ort.score import Scorer
 
 # Imports of the runtime are inside the functions: --help answers at once.
 
@@ -151,6 +148,7 @@ def run(
     from lgip_ort.bundle import choose_precision, open_bundle
     from lgip_ort.engine import provider_for
     from lgip_ort.execute import Plan
+    from lgip_ort.launch import How, launch
     from lgip_ort.padding import check_graphs, choose_padding, with_lengths
     from lgip_ort.pairs import Wanted, open_pairs
     from lgip_ort.stored import store
@@ -175,16 +173,15 @@ def run(
         there = f"{len(dataset.missing):,} of {dataset.named:,} images of {dataset.name} are not there"
         log.print(there, markup=False)
     parts = (with_lengths(part, dataset.captions, opened, arm) for part in parts)
-    how = How(provider, stored, runs, overwrite, resume, ray, workers or 1, cores)
+    how = How(provider, stored, runs, overwrite, resume, ray, workers or 1, cores or 1)
     with tempfile.TemporaryDirectory(prefix="lgip-ort-") as folder:
         stored_table = store(parts, dataset.images, Path(folder) / "table.parquet")
         plan = Plan(dataset, stored_table, suite, seed, batch_size, max_skipped, arm)
+        made = []
         try:
-            made = []
             for name in names:
-                beside = name == "torch" and engine is EngineName.both
-                on = replace(how, provider=_device(provider)) if beside else how
-                made.append(_execute(name, opened, plan, on))
+                on = how.beside() if name == "torch" and engine is EngineName.both else how
+                made.append(launch(name, opened, plan, on, _original, _progress))
         except RunFault as fault:
             if as_json:
                 _print_json({"status": "failed", "error": str(fault)})
@@ -319,68 +316,12 @@ def doctor(as_json: AsJson = False) -> None:
     raise typer.Exit(2 if any(finding.state == "broken" for finding in findings) else 0)
 
 
-@dataclass(frozen=True)
-class How:
-    """How a plan is executed: on what, and by whom."""
-
-    provider: str
-    precision: Precision | None
-    runs: Path
-    overwrite: bool
-    resume: bool
-    ray: str | None
-    workers: int
-    cores: int | None
-
-
-def _maker(name: str, bundle: Bundle, plan: Plan, how: How) -> Callable[[], Engine]:
-    """What builds the engine, here or in a worker."""
-    threads = how.cores if how.ray is not None else None
-    if name == "ort":
-        from lgip_ort.engine import OrtEngine
-
-        ort = (how.provider, plan.batch_size, plan.padding, how.precision, threads)
-        return partial(OrtEngine.open, bundle.folder.resolve(), *ort)
+def _original(bundle: Bundle, plan: Plan, device: str) -> Callable[[], Engine]:
     try:
         from exporter.reference import TorchEngine
     except ImportError as error:
-        raise UsageFault(f"--engine {name} needs PyTorch ({error}): pip install -e '.[export]'") from error
-    return partial(TorchEngine.open, bundle.folder.resolve(), plan.batch_size, how.provider, plan.padding)
-
-
-def _device(provider: str) -> str:
-    """Where the original runs beside a bundle on `provider`: on the same device."""
-    from lgip_ort.provider import PROVIDERS
-
-    return PROVIDERS[provider].device if provider in PROVIDERS else provider
-
-
-def _execute(name: str, bundle: Bundle, plan: Plan, how: How) -> Run:
-    from lgip_ort.execute import execute
-    from lgip_ort.report.html import write_report
-
-    began = time.perf_counter()
-    with _scorer(_maker(name, bundle, plan, how), how) as scorer, _progress(name, plan) as progress:
-        load = time.perf_counter() - began
-        run = execute(scorer, plan, how.runs, progress, how.overwrite, how.resume, load)
-    if not run.reused or not (run.folder / "report.html").exists():
-        write_report(run)
-    return run
-
-
-@contextmanager
-def _scorer(make: Callable[[], Engine], how: How) -> Iterator[Scorer]:
-    if how.ray is None:
-        from lgip_ort.score import Local
-
-        yield Local(make())
-        return
-    from lgip_ort.cluster import Cluster
-    from lgip_ort.provider import choose
-
-    gpus = 1 if choose(how.provider).device == "cuda" else 0
-    with Cluster(make, how.workers, how.ray, gpus, how.cores or 1) as cluster:
-        yield cluster
+        raise UsageFault(f"--engine torch needs PyTorch ({error}): pip install -e '.[export]'") from error
+    return partial(TorchEngine.open, bundle.folder.resolve(), plan.batch_size, device, plan.padding)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def test_both_engines_with_unreadable_images(score, bench, spoiled, monkeypatch,
     from lgip_ort.engine import OrtEngine
 
     monkeypatch.setattr(
-        command, "_maker", lambda name, bundle, plan, how: lambda: OrtEngine(bundle, how.provider, plan.batch_size)
+        command, "_original", lambda bundle, plan, device: lambda: OrtEngine(bundle, device, plan.batch_size)
     )
     outcome = bench("--engine", "both", "--bundle", toy, "--data", f"coco:{spoiled}", "--json")
     assert outcome.code == 1

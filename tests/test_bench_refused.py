@@ -156,12 +156,12 @@ def test_options_before_a_command_are_refused(bench):
 
 def test_fault_of_the_program_is_no_verdict(bench, toy, coco, monkeypatch):
     """Exit code 1 says drifted, inconclusive or failed: an exception that nobody expected says none of these."""
-    import lgip_ort.run
+    import lgip_ort.launch
 
     def broken(*_, **__):
         raise KeyError("nobody expected this")
 
-    monkeypatch.setattr(lgip_ort.execute, "execute", broken)
+    monkeypatch.setattr(lgip_ort.launch, "execute", broken)
     outcome = bench("--bundle", toy, "--data", f"coco:{coco}")
     assert outcome.code == 2
     assert "nobody expected this" in outcome.err

@@ -58,7 +58,7 @@ def test_it_says_so_once_and_remembers(caplog):
 
 
 def test_one_row_that_does_not_fit():
-    with pytest.raises(UsageFault, match="one of the texts alone does not fit into memory: .*Failed to allocate"):
+    with pytest.raises(UsageFault, match=r"one of the texts alone does not fit into memory: .*Failed to allocate"):
         Halving(Small(2, SAID[0]), "texts")(np.zeros((4, 3), np.float32))
 
 

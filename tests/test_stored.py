@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import polars as pl
 import pytest
 from made import lengths_of, make_table
@@ -22,7 +24,7 @@ def table():
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_shards_are_the_table_in_slices(table, tmp_path, size, parts):
     cuts = {1: [0, 11], 2: [0, 4, 11], 3: [0, 3, 8, 11]}[parts]
-    stored = store([table[a:b] for a, b in zip(cuts, cuts[1:], strict=False)], IMAGES, tmp_path / "t.parquet")
+    stored = store([table[a:b] for a, b in pairwise(cuts)], IMAGES, tmp_path / "t.parquet")
     shards = list(stored.shards(size))
     assert (stored.rows, stored.sha256, stored.lengths) == (11, table_sha256(table), lengths_of(table))
     assert pl.concat([stored.pairs(shard) for shard in shards]).equals(table)
