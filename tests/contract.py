@@ -13,6 +13,7 @@ RUN = {
     "engine": str,
     "provider": {"asked": str, "active": str},
     "precision": {"asked": str, "executed": str},
+    "placement": dict,
     "padding": str,
     "suite": str,
     "seed": int,
