@@ -283,8 +283,13 @@ def speed(
     opened = open_bundle(bundle)
     log.print(f"bundle {bundle}", markup=False)
     asked = Asked(data, available_only, provider, precision, batch, rounds, torch)
-    with log.status("") as status:
-        result = measure(opened, asked, _rivals, status.update)
+    try:
+        with log.status("") as status:
+            result = measure(opened, asked, _rivals, status.update)
+    except RunFault as fault:
+        if as_json:
+            _print_json({"status": "failed", "error": str(fault)})
+        raise
     result["command"] = shlex.join(["python", "bench.py", *sys.argv[1:]])
     page = write_speed(result, to or Path("runs") / opened.manifest.model / "speed")
     if as_json:

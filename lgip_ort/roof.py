@@ -119,7 +119,9 @@ def flops(graph: Path, inputs: Iterable[NDArray[Any]]) -> list[int | None]:
         options.log_severity_level = 3
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
-        options.add_session_config_entry("session.disable_prepacking", "1")  # a packed weight has no shape in a profile
+        # Beyond it channels are filled up to whole blocks, which would count; and a packed weight has no shape.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.add_session_config_entry("session.disable_prepacking", "1")
         session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         for array in inputs:

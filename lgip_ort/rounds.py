@@ -55,10 +55,14 @@ class Timing:
         """Images, texts, pairs or operations a second, in the median round."""
         return self.amount / self.median
 
-    def against(self, other: Timing) -> float:
-        """How many times as fast as `other`: the median of the ratios of the rates within a round."""
+    def against(self, other: Timing) -> NDArray[np.float64]:
+        """How many times as fast as `other`, in rates, within each round: float64 (rounds,).
+
+        Both sides of such a ratio saw the same machine, whatever else it did: their median counts.
+        """
         own, others = self.seconds.sum(axis=1), other.seconds.sum(axis=1)
-        return float(np.median(self.amount / own * others / other.amount))
+        found: NDArray[np.float64] = self.amount / own * others / other.amount
+        return found
 
     def percentile(self, share: int) -> float:
         """Seconds that `share` percent of the single calls took at most, over all rounds."""

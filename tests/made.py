@@ -121,10 +121,10 @@ def make_run(
     return Run(folder, STAMP | stamp)
 
 
-def write_shard(folder: Path, scores: pl.DataFrame) -> None:
-    """The scores of the whole table of a run as its only shard."""
-    place = json.dumps({"start": 0, "rows": len(scores), "skipped": []})
-    scores.write_parquet(folder / "scores/0.parquet", metadata={"shard": place})
+def write_shard(folder: Path, scores: pl.DataFrame, number: int = 0, start: int = 0, rows: int | None = None) -> None:
+    """The scores of `rows` rows of the table from `start` on as a shard of a run; by default of the whole table."""
+    place = json.dumps({"start": start, "rows": len(scores) if rows is None else rows, "skipped": []})
+    scores.write_parquet(folder / f"scores/{number}.parquet", metadata={"shard": place})
 
 
 def make_plan(

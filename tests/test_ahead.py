@@ -72,14 +72,34 @@ def test_waiting_for_a_thread_is_not_hanging():
     assert list(found) == list(range(6))
 
 
-def test_threads_end_with_the_iterator():
-    before = threading.active_count()
-    found = ahead(lambda n: n, iter(range(10**9)), workers=3, depth=3)
-    assert next(found) == 0
-    assert threading.active_count() > before
-    found.close()
-    for _ in range(500):
-        if threading.active_count() == before:
-            break
-        time.sleep(0.01)
-    assert threading.active_count() == before
+def fail(n):
+    raise KeyError(n)
+
+
+def fails(found):
+    with pytest.raises(KeyError):
+        next(found)
+
+
+@pytest.mark.parametrize(
+    ("work", "items", "end"),
+    [
+        (str, 10**9, lambda found: (next(found), found.close())),
+        (str, 5, list),
+        (fail, 10**9, fails),
+    ],
+    ids=["closed", "at its end", "at a fault"],
+)
+def test_threads_end_with_the_iterator(work, items, end):
+    before = set(threading.enumerate())
+    made = []
+
+    def watched(n):
+        made.extend(set(threading.enumerate()) - before)
+        return work(n)
+
+    end(ahead(watched, iter(range(items)), workers=3, depth=3))
+    assert len(set(made)) >= 3
+    for thread in set(made):
+        thread.join(20)
+        assert not thread.is_alive()

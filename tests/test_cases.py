@@ -8,7 +8,7 @@ from toy import CONTEXT, DIM, SIZE, in_precisions, make_bundle
 
 from lgip_ort import cases
 from lgip_ort.bundle import open_bundle
-from lgip_ort.cases import TORCH_TEXTS, Inputs, Rivals, operations, ort_cases, roof_cases, torch_cases
+from lgip_ort.cases import TORCH_TEXTS, Case, Inputs, Operations, Rivals, ort_cases, roof_cases, torch_cases
 from lgip_ort.dataset import open_dataset
 from lgip_ort.engine import OrtEngine
 from lgip_ort.errors import UsageFault
@@ -86,7 +86,7 @@ def test_cases_of_a_bundle(inputs, engine):
     ]
     assert {case.arithmetic for case in found.values()} == {"fp32"}
     assert [case.group for case in found.values()] == [
-        "run", "images", "images", "single images", "texts", "single texts",
+        "cpu run", "cpu images", "cpu images", "cpu images single", "cpu texts", "cpu texts single",
     ]  # fmt: skip
     assert (
         len(found["images ort/cpu fp16 8"].make(20).calls) == 3 and found["images ort/cpu fp16 8"].make(20).amount == 24
@@ -136,36 +136,46 @@ def test_cases_call_the_towers(inputs, engine):
 
 
 def test_operations_of_a_case(inputs, engine):
-    found = named(ort_cases("cpu", engine, inputs, [8]))
-    assert operations(found["images ort/cpu fp16 8"], inputs.bundle, 16) == 16 * 2 * 3 * SIZE * SIZE * DIM
-    assert operations(found["texts ort/cpu fp16 1"], inputs.bundle, 5) == 0
-    assert operations(found["run ort/cpu fp16"], inputs.bundle, 5) is None
+    found, count = named(ort_cases("cpu", engine, inputs, [8])), Operations(inputs.bundle)
+    assert count(found["images ort/cpu fp16 8"], 16) == 16 * 2 * 3 * SIZE * SIZE * DIM
+    assert count(found["texts ort/cpu fp16 1"], 5) == 0
+    assert count(found["run ort/cpu fp16"], 5) is None
 
 
-def test_operations_are_counted_by_length(inputs, engine, monkeypatch):
+def test_operations_are_counted_by_length_and_once(inputs, engine, monkeypatch):
     """One row of each length is run, and counts for all of it."""
     seen = []
     monkeypatch.setattr(cases, "flops", lambda graph, arrays: [seen.append(a.shape) or a.size**2 for a in arrays])
-    case = named(ort_cases("cpu", engine, inputs, []))["texts ort/cpu fp16 1"]
+    found, count = named(ort_cases("cpu", engine, inputs, [])), Operations(inputs.bundle)
     lengths = [len(ids) for ids in inputs.encoder.ids(inputs.texts)]
-    assert operations(case, inputs.bundle, 80) == sum(n**2 for n in lengths)
+    for case in found.values():
+        if case.what == "texts":
+            assert count(case, 80) == sum(n**2 for n in lengths)
     assert sorted(seen) == [(1, n) for n in sorted(set(lengths))]
     monkeypatch.setattr(cases, "flops", lambda graph, arrays: [None for _ in arrays])
-    assert operations(case, inputs.bundle, 80) is None
+    assert Operations(inputs.bundle)(case, 80) is None
 
 
 def test_operations_are_of_the_graph_in_its_precision(coco, tmp_path, monkeypatch):
     bundle = open_bundle(in_precisions(make_bundle(tmp_path / "b"), "fp16", "fp32"))
     inputs, asked = Inputs(bundle, f"coco:{coco}", False, 2, tmp_path), []
     monkeypatch.setattr(cases, "flops", lambda graph, arrays: [asked.append(graph.name) or 1 for _ in arrays])
-    engine = OrtEngine(bundle, "cpu", 2, precision="fp32")
+    engine, count = OrtEngine(bundle, "cpu", 2, precision="fp32"), Operations(bundle)
     for case in [
         *ort_cases("cpu", engine, inputs, [2]),
         *torch_cases(Rivals("cpu", {"fp32": engine}, [], lambda *_: None, 1), inputs),
     ]:
-        operations(case, bundle, 1)
+        count(case, 1)
     ours, theirs = {"vision_model.onnx", "text_model.onnx"}, {"vision_model_fp16.onnx", "text_model_fp16.onnx"}
     assert set(asked) == ours | theirs, "PyTorch's towers are counted in the bundle's default"
+
+
+def test_devices_share_no_work():
+    """What a GPU does in a second takes a CPU minutes."""
+    cpu, openvino, cuda = (
+        Case("images", "ort", key, "fp16", "fp16", lambda n: None, batch=8) for key in ("cpu", "openvino", "cuda")
+    )
+    assert cpu.group == openvino.group != cuda.group
 
 
 def test_products_are_cases():

@@ -155,8 +155,9 @@ def test_width_that_is_not_the_manifest_s(toy, tmp_path):
         OrtEngine(open_bundle(folder))
 
 
-def test_a_provider_that_leaves_the_work_to_the_cpu_is_refused(toy, monkeypatch):
+def test_a_provider_that_leaves_the_work_to_the_cpu_is_refused(toy, monkeypatch, tmp_path):
     """Active in name; what its nodes cost is measured, and stamped where it is enough."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # profiles of sessions that are refused stay behind
     other = provider.Provider("other", "CPUExecutionProvider", "cpu", lambda: None)
     monkeypatch.setitem(provider.PROVIDERS, "other", other)
     stamp = OrtEngine(open_bundle(toy), "other").stamp

@@ -1,245 +1,303 @@
-"""A run that is cut short, wherever and however: nothing is lost, nothing is half there, and it ends with the same bytes."""
+"""Making a run: what is in its folder, what makes it another one, and what it keeps of an earlier try."""
 
 from __future__ import annotations
 
-import errno
+import dataclasses
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
+import shutil
 
 import polars as pl
 import pytest
-from conftest import ROOT
-from filelock import FileLock
-from made import make_coco
-from toy import make_bundle
+from made import MadeEngine, make_coco, make_plan
 
+from lgip_ort import encode as encode_module
 from lgip_ort import execute as execute_module
-
-pytestmark = pytest.mark.usefixtures("no_charts")
-
-DRIVER = """
-import sys, time
-sys.path.insert(0, {root!r})
-import bench
-from lgip_ort import encode, execute
-from lgip_ort.report import html
-execute.SHARD_IMAGES = 2
-embed = encode.embed_pixels
-def slowly(*arguments):
-    time.sleep(0.03)
-    return embed(*arguments)
-import lgip_ort.score
-lgip_ort.score.embed_pixels = slowly
-html.write_report = lambda run: None
-bench.main()
-"""
+from lgip_ort.dataset import open_dataset
+from lgip_ort.errors import RunFault, UsageFault
+from lgip_ort.execute import execute
+from lgip_ort.image import ImageFault
+from lgip_ort.run import open_run
+from lgip_ort.score import Local
+from lgip_ort.table import build_table
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A bundle, a data set of forty images, and the command that scores it in twenty slow shards."""
-    folder = tmp_path_factory.mktemp("place")
-    make_bundle(folder / "toy")
-    make_coco(folder / "data")
-    (folder / "driver.py").write_text(DRIVER.format(root=str(ROOT)))
-    return folder
-
-
-def command(place, out, *more):
-    source = ["--bundle", str(place / "toy"), "--data", f"coco:{place / 'data'}"]
-    return [sys.executable, str(place / "driver.py"), *source, "--out", str(out), "--json", *more]
-
-
-def finish(place, out, *more):
-    """Run the command to its end; returns its exit code and the run's folder."""
-    done = subprocess.run(command(place, out, *more), capture_output=True, text=True, timeout=120)
-    return done.returncode, (Path(json.loads(done.stdout)["run"]) if done.returncode == 0 else done.stderr)
-
-
-def contents(folder):
-    """Every file but those that hold times."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("run.json", ".lock")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(place):
-    code, folder = finish(place, place / "whole")
-    assert code == 0
-    found = contents(folder)
-    assert len(found) == 2 * 20 + 4
-    return found
-
-
-def started(out):
-    """Wait until a run has begun there: its first shard is written."""
-    for _ in range(1200):
-        if list(out.rglob("scores/*.parquet")):
-            return
-        time.sleep(0.02)
-    raise AssertionError("no shard was written")
-
-
-def test_killed_at_ten_moments_it_ends_with_the_same_bytes(place, undisturbed, tmp_path):
-    draw = random.Random(0)
-    left = 0
-    for _ in range(10):
-        process = subprocess.Popen(command(place, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
-            started(tmp_path)
-            time.sleep(draw.uniform(0, 0.12))
-        finally:
-            process.kill()
-            process.communicate()
-        kept = len(list(tmp_path.rglob("scores/*.parquet")))
-        assert left <= kept
-        left = kept
-    assert left > 0
-    code, folder = finish(place, tmp_path, "--resume")
-    assert code == 0
-    assert contents(folder) == undisturbed
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted(place, undisturbed, tmp_path, number, code):
-    process = subprocess.Popen(command(place, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    started(tmp_path)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (code, "")
-    assert "interrupted; finished shards are kept, the same command goes on with them" in err
-    assert "Traceback" not in err
-    code, folder = finish(place, tmp_path, "--resume")
-    assert (code, contents(folder)) == (0, undisturbed)
-
-
-def test_two_processes_on_one_run(place, undisturbed, tmp_path):
-    first = subprocess.Popen(command(place, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    started(tmp_path)
-    code, error = finish(place, tmp_path)
-    assert code == 2
-    assert f"process {first.pid} on " in error and "is at work on this run" in error
-    out, _ = first.communicate(timeout=60)
-    assert (first.returncode, contents(Path(json.loads(out)["run"]))) == (0, undisturbed)
+def quiet(stage, count):
+    """A progress that shows nothing."""
 
 
 @pytest.fixture
-def score(bench, place, monkeypatch, tmp_path):
-    """The command in this process, in shards of two images."""
+def planned(tmp_path_factory):
+    """A plan over a data set in COCO's layout."""
+    tables = tmp_path_factory.mktemp("tables")
+
+    def make(folder, limit=40, seed=0, batch_size=64, max_skipped=0):
+        data = open_dataset(f"coco:{folder}").head(limit)
+        return make_plan(tables, data, build_table(data.captions, "paper", seed), seed, batch_size, max_skipped)
+
+    return make
+
+
+def whole(plan):
+    """The table of a plan."""
+    return plan.table.scan().collect()
+
+
+@pytest.fixture
+def plan(coco, planned, monkeypatch):
+    """Forty images in five shards."""
+    monkeypatch.setattr(execute_module, "SHARD_IMAGES", 8)
+    return planned(coco)
+
+
+@pytest.fixture
+def spoiled(tmp_path, monkeypatch):
+    """A data set of six images, two in a shard, the fourth of which can't be read."""
     monkeypatch.setattr(execute_module, "SHARD_IMAGES", 2)
-    source = ("--bundle", place / "toy", "--data", f"coco:{place / 'data'}", "--out", tmp_path / "runs", "--json")
-    return lambda *options: bench(*source, *options)
-
-
-def cut_short(score, **stamp):
-    """A run that stands as one that was killed, three shards of it missing; returns its folder."""
-    folder = Path(score().json()["run"])
-    for path in (*sorted((folder / "scores").iterdir())[4:7], folder / "profile.parquet", folder / "skipped.parquet"):
-        path.unlink()
-    known = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(known | {"status": "started"} | stamp))
+    folder = make_coco(tmp_path / "spoiled", images=6)
+    path = folder / "val/000000000004.png"
+    path.write_bytes(path.read_bytes()[:60])
     return folder
 
 
-FULL = os.strerror(errno.ENOSPC)
+def contents(folder, kind="*.parquet"):
+    """The bytes of every file of a kind, by its path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob(kind))}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [OSError(errno.ENOSPC, FULL), pl.exceptions.ComputeError(f"parquet: underlying IO error: {FULL} (os error 28)")],
-)
-def test_a_disk_that_fills_up(score, undisturbed, monkeypatch, error):
-    """In the middle of a shard: what was written of it is taken away, and the same command goes on. Polars says it in
-    its own way."""
-    write, calls = pl.DataFrame.write_parquet, []
-
-    def full(self, path, **options):
-        write(self, path, **options)
-        calls.append(Path(path).name)
-        if len(calls) > 9:
-            raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(pl.DataFrame, "write_parquet", full)
-        outcome = score()
-    assert outcome.code == 2 and FULL in outcome.err
-    folder = Path(score("--resume").json()["run"])
-    assert not [path for path in folder.rglob("*") if path.name.endswith(".tmp")]
-    assert {n: b for n, b in contents(folder).items() if n != "report.html"} == undisturbed
+def test_folder(plan, tmp_path):
+    run = execute(Local(MadeEngine()), plan, tmp_path, quiet, load=2.0)
+    assert run.folder.parent == tmp_path / "made/made-cpu-fp16"
+    assert run.folder.name.startswith("coco-val-paper-")
+    assert len(list((run.folder / "scores").iterdir())) == len(list((run.folder / "embeddings").iterdir())) == 5
+    files = {path.name for path in run.folder.iterdir() if path.is_file()}
+    assert files == {".lock", "run.json", "table.parquet", "images.parquet", "skipped.parquet", "profile.parquet"}
+    assert run.table().equals(whole(plan))
+    assert run.pairs()["pair_id"].equals(whole(plan)["pair_id"])
+    assert pl.read_parquet(run.folder / "images.parquet").equals(plan.dataset.images)
+    assert len(run.embeddings().filter(tower="vision")) == 40
 
 
-def test_a_folder_that_can_not_be_written_to(score, tmp_path, monkeypatch):
-    mkdir = Path.mkdir
-
-    def denied(self, *arguments, **options):
-        if tmp_path in self.parents:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
-        return mkdir(self, *arguments, **options)
-
-    monkeypatch.setattr(Path, "mkdir", denied)
-    outcome = score()
-    assert outcome.code == 2 and "Permission denied" in outcome.err and str(tmp_path) in outcome.err
-
-
-def test_a_lock_that_another_holds(score):
-    process = {"pid": 4711, "host": "elsewhere", "since": "2026-01-02T03:04:05+00:00"}
-    folder = cut_short(score, process=process)
-    with FileLock(folder / ".lock"):
-        outcome = score()
-    assert outcome.code == 2
-    assert f"{folder}: process 4711 on elsewhere, since 2026-01-02T03:04:05+00:00 is at work on this run" in outcome.err
-    with FileLock(folder / ".lock"):
-        (folder / "run.json").unlink()
-        assert "another process is at work on this run" in score().err
+def test_stamp(plan, tmp_path):
+    run = execute(Local(MadeEngine()), plan, tmp_path, quiet, load=2.0)
+    stamp = json.loads((run.folder / "run.json").read_text())
+    assert stamp == run.stamp
+    assert stamp["status"] == "done"
+    assert stamp["n"] == {"original": 760, "effective": 760, "images": 40, "skipped": 0}
+    assert stamp["pairs"] == {"paraphrase": 480, "flip": 240, "combined": 0, "identity": 40}
+    assert {name: stamp["dataset"][name] for name in ("name", "images", "captions", "missing", "named")} == {
+        "name": "coco-val", "images": 40, "captions": 80, "missing": 0, "named": 40,
+    }  # fmt: skip
+    for name in ("started", "finished", "lgip_ort", "python", "machine", "versions", "weights", "artifact", "table"):
+        assert stamp[name], name
+    assert (stamp["suite"], stamp["seed"], stamp["batch_size"]) == ("paper", 0, 64)
+    assert set(stamp["seconds"]) == {"load", "images", "texts", "score", "total"}
+    assert stamp["seconds"]["load"] == 2.0 < stamp["seconds"]["total"]
+    assert open_run(run.folder) == dataclasses.replace(run, reused=True)
 
 
-def test_half_written_files_of_one_that_was_killed_are_removed(score):
-    folder = cut_short(score)
-    for name in (".table.parquet.99.tmp", "scores/.00004-1.parquet.99.tmp", "embeddings/.x.parquet.99.tmp"):
-        (folder / name).write_bytes(b"half")
-    assert score().code == 0
-    assert not list(folder.rglob(".*.tmp"))
+def test_finished_run_is_shown_again_and_not_touched(plan, tmp_path):
+    first = execute(Local(MadeEngine()), plan, tmp_path, quiet)
+    before, engine = contents(first.folder, "*.*"), MadeEngine()
+    again = execute(Local(engine), plan, tmp_path, quiet)
+    assert again.reused
+    assert not first.reused
+    assert again.stamp == first.stamp
+    assert engine.texts == engine.images == []
+    assert contents(first.folder, "*.*") == before
 
 
-def test_overwrite_leaves_nothing_of_the_old_but_the_lock(score):
-    folder = cut_short(score)
-    (folder / "scores/left over.parquet").write_bytes(b"of another time")
-    (folder / "more").mkdir()
-    assert score("--overwrite").code == 0
-    assert not (folder / "scores/left over.parquet").exists() and not (folder / "more").exists()
-    assert (folder / ".lock").exists()
+def test_overwrite_computes_again(plan, tmp_path):
+    first = execute(Local(MadeEngine()), plan, tmp_path, quiet)
+    (first.folder / "scores/left over.parquet").write_bytes(b"of another time")
+    engine = MadeEngine()
+    again = execute(Local(engine), plan, tmp_path, quiet, overwrite=True)
+    assert (again.folder, again.reused, sum(engine.images)) == (first.folder, False, 40)
+    assert not (again.folder / "scores/left over.parquet").exists()
 
 
-def test_nothing_to_resume(score, tmp_path):
-    outcome = score("--resume")
-    assert outcome.code == 2
-    assert "nothing to resume: no unfinished run of coco-val-paper in" in outcome.err
-    assert not list((tmp_path / "runs").rglob("run.json"))
-    score()
-    assert score("--resume").json()["reused"]  # done is done
+class Killed(MadeEngine):
+    """An engine whose process ends in its n-th shard, and which looks at the stamp before."""
+
+    def __init__(self, n, out):
+        super().__init__()
+        self.n, self.out = n, out
+
+    def encode_texts(self, texts, pad_to=None):
+        if len(self.images) == self.n:
+            (stamp,) = self.out.rglob("run.json")
+            assert json.loads(stamp.read_text())["status"] == "started"
+            raise KeyboardInterrupt
+        return super().encode_texts(texts)
 
 
-@pytest.mark.parametrize(
-    ("stamp", "message"),
-    [
-        ({"artifact": "f" * 64}, "artifact was 'ffff"),
-        ({"versions": {"numpy": "1"}}, "versions was {'numpy': '1'}, is {"),
-        ({"dataset": {"hash": "d"}, "seed": 7}, "dataset hash was 'd', is '"),
-    ],
-)
-def test_what_changed_since_is_named(score, bench, stamp, message):
-    """A bundle that was exported again, say: the folder has another name, and the unfinished one is found beside it."""
-    folder = cut_short(score, **stamp)
-    folder.rename(folder.with_name("coco-val-paper-00000000"))
-    outcome = score("--resume")
-    assert outcome.code == 2
-    assert f"{folder.with_name('coco-val-paper-00000000')} can't be resumed: " in outcome.err and message in outcome.err
-    assert outcome.err.count(" was ") == len(stamp)
-    assert not folder.exists()
-    assert score().code == 0  # of its own
+@pytest.mark.parametrize("shard", [1, 3, 5])
+def test_killed_run_goes_on_and_ends_with_the_same_bytes(plan, tmp_path, shard):
+    whole = execute(Local(MadeEngine()), plan, tmp_path / "whole", quiet)
+    with pytest.raises(KeyboardInterrupt):
+        execute(Local(Killed(shard, tmp_path / "killed")), plan, tmp_path / "killed", quiet)
+    engine = MadeEngine()
+    resumed = execute(Local(engine), plan, tmp_path / "killed", quiet)
+    assert len(engine.images) == 5 - (shard - 1)
+    assert contents(resumed.folder) == contents(whole.folder)
+    assert resumed.stamp["status"] == "done"
+
+
+def test_missing_shards_are_filled_in(plan, tmp_path):
+    """Whichever they are: half of a shard (its vectors without its scores) counts as missing."""
+    run = execute(Local(MadeEngine()), plan, tmp_path, quiet)
+    whole = contents(run.folder)
+    scores = sorted((run.folder / "scores").iterdir())
+    scores[0].unlink()
+    scores[3].unlink()
+    (run.folder / "embeddings" / scores[3].name).unlink()
+    (run.folder / "run.json").write_text(json.dumps(run.stamp | {"status": "started"}))
+    engine = MadeEngine()
+    execute(Local(engine), plan, tmp_path, quiet)
+    assert engine.images == [8, 8]
+    assert contents(run.folder) == whole
+
+
+def test_shards_do_not_change_the_profile(plan, tmp_path, monkeypatch):
+    small = execute(Local(MadeEngine()), plan, tmp_path / "small", quiet)
+    monkeypatch.setattr(execute_module, "SHARD_IMAGES", 512)
+    large = execute(Local(MadeEngine()), plan, tmp_path / "large", quiet)
+    for name in ("profile.parquet", "table.parquet", "skipped.parquet"):
+        assert (small.folder / name).read_bytes() == (large.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"batch_size": 1}, {"limit": 39}])
+def test_other_inputs_are_another_run(plan, coco, tmp_path, change, planned):
+    first = execute(Local(MadeEngine()), plan, tmp_path, quiet)
+    assert execute(Local(MadeEngine()), planned(coco, **change), tmp_path, quiet).folder != first.folder
+
+
+def test_another_artifact_is_another_run(plan, tmp_path):
+    first, engine = execute(Local(MadeEngine()), plan, tmp_path, quiet), MadeEngine()
+    engine.stamp = dataclasses.replace(engine.stamp, artifact="3" * 64)
+    assert execute(Local(engine), plan, tmp_path, quiet).folder != first.folder
+
+
+def with_padding(plan, text, perturbed, arm="paper"):
+    lengths = {"text_length": text, "perturbed_length": perturbed}
+    table = whole(plan).with_columns(pl.lit(n, pl.UInt16).alias(name) for name, n in lengths.items())
+    return make_plan(plan.table.path.parent, plan.dataset, table, padding=arm)
+
+
+def test_other_lengths_are_another_run(plan, tmp_path):
+    """The original's artifact is its weights: that a bundle counts its tokens in another way shows in the lengths alone."""
+    engine = MadeEngine()
+    engine.stamp = dataclasses.replace(engine.stamp, padding="paper")
+    runs = [execute(Local(engine), with_padding(plan, 9, n), tmp_path, quiet) for n in (5, 6, 5)]
+    assert [run.reused for run in runs] == [False, False, True]
+    assert runs[0].folder == runs[2].folder != runs[1].folder
+    assert (runs[1].stamp["padding"], runs[1].stamp["lengths"] | {"sha256": ""}) == (
+        "paper", {"min": 6, "max": 9, "sha256": ""},
+    )  # fmt: skip
+    assert runs[1].table()["perturbed_length"].unique().to_list() == [6]
+    assert execute(Local(MadeEngine()), plan, tmp_path, quiet).stamp["lengths"] is None
+
+
+def test_engine_of_another_arm_than_the_plan(plan, tmp_path):
+    """Its numbers would stand under a wrong name."""
+    with pytest.raises(ValueError, match="padding 'trained' found in the engine, 'paper' in the plan"):
+        execute(Local(MadeEngine()), with_padding(plan, 9, 9), tmp_path, quiet)
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_a_text_of_several_shards_has_one_vector(plan, tmp_path):
+    """However often it was encoded: runs are compared vector by vector."""
+    text = pl.lit("the same caption everywhere")
+    table = whole(plan).with_columns(text=text)
+    run = execute(Local(MadeEngine()), make_plan(plan.table.path.parent, plan.dataset, table), tmp_path, quiet)
+    vectors = run.embeddings()
+    assert not vectors.select("tower", "key").is_duplicated().any()
+    assert len(vectors.filter(tower="text")) == table["perturbed"].n_unique() + 1
+
+
+def test_unreadable_image(spoiled, tmp_path, planned):
+    run = execute(Local(MadeEngine()), planned(spoiled), tmp_path, quiet)
+    assert run.failed
+    assert run.stamp["status"] == "failed"
+    assert run.stamp["error"].startswith(
+        "1 images could not be read, --max-skipped allows 0; the first is val/000000000004.png: "
+    )
+    assert run.skipped().select("image_id", "path").rows() == [("4", "val/000000000004.png")]
+    assert run.stamp["n"] == {"original": 6 * 19, "effective": 5 * 19, "images": 5, "skipped": 1}
+    assert run.stamp["pairs"] == {"paraphrase": 60, "flip": 30, "combined": 0, "identity": 5}
+    assert "4" not in set(run.pairs()["image_id"])
+    with pytest.raises(UsageFault, match="the run is 'failed', not done"):
+        open_run(run.folder)
+
+
+def test_tolerance_is_no_input(spoiled, tmp_path, planned):
+    """Of a failed run only the shard with the unreadable image is read again; a done one is judged and left as it is."""
+    failed = execute(Local(MadeEngine()), planned(spoiled), tmp_path, quiet)
+    for tolerated in (1, 0):
+        engine = MadeEngine()
+        run = execute(Local(engine), planned(spoiled, max_skipped=tolerated), tmp_path, quiet)
+        assert (run.folder, run.failed, sum(engine.images)) == (failed.folder, tolerated == 0, tolerated)
+        assert open_run(run.folder).stamp["status"] == "done"
+        assert run.skipped()["image_id"].to_list() == ["4"]
+
+
+def test_other_pixels_are_another_run(tmp_path, planned):
+    """Files of the same name and size, with another picture in them."""
+    data = make_coco(tmp_path / "data", images=4)
+    first = execute(Local(MadeEngine()), planned(data), tmp_path, quiet)
+    path = data / "val/000000000001.png"
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    assert execute(Local(MadeEngine()), planned(data, max_skipped=1), tmp_path, quiet).folder != first.folder
+
+
+@pytest.mark.parametrize("name", ["g[1]", "h*", "a?c"])
+def test_folder_that_looks_like_a_pattern(plan, tmp_path, name, planned):
+    """What stands in a neighbour whose name the pattern fits is not read."""
+    other = execute(Local(MadeEngine()), planned(make_coco(tmp_path / "data", images=4)), tmp_path / "g1", quiet)
+    run = execute(Local(MadeEngine()), plan, tmp_path / name, quiet)
+    assert len(run.pairs()) == plan.table.rows != len(other.pairs())
+    assert run.profile().height > 0 and run.skipped().is_empty()
+
+
+def test_image_that_can_be_read_again(tmp_path, monkeypatch, planned):
+    """The reason why an image was skipped may have passed: nothing that was skipped is taken from an earlier try."""
+    plan = planned(make_coco(tmp_path / "data", images=4))
+    read = encode_module.read_pixels
+
+    def broken(path, prepare):
+        if path.name.endswith("3.png"):
+            raise ImageFault("OSError: the disk is away")
+        return read(path, prepare)
+
+    monkeypatch.setattr(encode_module, "read_pixels", broken)
+    assert execute(Local(MadeEngine()), plan, tmp_path, quiet).failed
+    monkeypatch.undo()
+    run = execute(Local(MadeEngine()), plan, tmp_path, quiet)
+    assert (run.failed, run.stamp["n"]["images"], len(run.skipped())) == (False, 4, 0)
+
+
+def test_no_readable_image(tmp_path, planned):
+    folder = make_coco(tmp_path / "data", images=2)
+    for path in (folder / "val").iterdir():
+        path.write_bytes(b"")
+    run = execute(Local(MadeEngine()), planned(folder, max_skipped=2), tmp_path, quiet)
+    assert run.stamp["n"] == {"original": 38, "effective": 0, "images": 0, "skipped": 2}
+    assert len(run.profile()) == 0
+
+
+def test_score_that_is_not_finite(plan, tmp_path):
+    engine = MadeEngine({whole(plan)[-1, "perturbed"]: (float("nan"), 0, 0)})
+    with pytest.raises(RunFault, match="not finite"):
+        execute(Local(engine), plan, tmp_path, quiet)
+    (stamp,) = tmp_path.rglob("run.json")
+    assert json.loads(stamp.read_text())["status"] == "failed"
+    assert "not finite" in json.loads(stamp.read_text())["error"]
+    assert not list(tmp_path.rglob("profile.parquet"))
+
+
+def test_revision_of_the_source(monkeypatch, tmp_path):
+    assert execute_module._git_revision() is None or len(execute_module._git_revision()) == 40
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert execute_module._git_revision() is None
+    assert shutil.which("git") is None

@@ -15,6 +15,7 @@ SAID = [
     RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"),
     RuntimeError("std::bad_alloc"),
     RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),
+    RuntimeError("[enforce fail] posix_memalign: can't allocate memory: you tried to allocate 9 bytes. Cannot"),
     MemoryError(),
 ]
 
@@ -62,9 +63,14 @@ def test_one_row_that_does_not_fit():
         Halving(Small(2, SAID[0]), "texts")(np.zeros((4, 3), np.float32))
 
 
+@pytest.mark.parametrize("words", OUT_OF_MEMORY)
+def test_every_known_message_is_tried_here(words):
+    assert words == words.lower()
+    assert any(words in str(error).lower() for error in SAID)
+
+
 def test_other_faults_are_not_its_own():
     for error in (RuntimeError("CUDA error: illegal memory access"), ValueError("shape"), KeyboardInterrupt()):
         assert not is_out_of_memory(error)
         with pytest.raises(type(error)):
             Halving(Small(0, error), "texts")(np.zeros((4, 1), np.float32))
-    assert all(words == words.lower() for words in OUT_OF_MEMORY)

@@ -44,6 +44,22 @@ def test_cuda_that_can_not_work(monkeypatch, providers, missing, message):
     assert choose("auto") is CPU
 
 
+@pytest.mark.parametrize(
+    ("providers", "missing", "message"),
+    [
+        (["CUDAExecutionProvider"], "nothing", "this onnxruntime has no TensorrtExecutionProvider"),
+        (["TensorrtExecutionProvider"], "cuda.", "no NVIDIA driver"),
+        (["TensorrtExecutionProvider"], "providers_tensorrt", r"providers_tensorrt.* brings CUDA, but not TensorRT"),
+    ],
+)
+def test_tensorrt_that_can_not_work(monkeypatch, providers, missing, message):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    monkeypatch.setattr(ctypes, "CDLL", without(missing))
+    with pytest.raises(UsageFault, match=f"TensorrtExecutionProvider is not available: .*{message}"):
+        choose("tensorrt")
+
+
 def test_auto_takes_cuda_where_it_works(monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)

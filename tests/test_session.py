@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 from toy import TEXT, VISION, save_graph, weights
 
+from lgip_ort import session as session_module
 from lgip_ort.errors import UsageFault
 from lgip_ort.provider import PROVIDERS, cuda_problem
 from lgip_ort.session import Placement, Session, _placement
@@ -39,6 +40,20 @@ def test_batches_of_other_sizes(toy):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected[rows], atol=1e-6)
     assert (first == kept).all()  # a later batch does not write into an earlier result
+
+
+def test_buffers_are_kept_for_so_many_shapes(toy, monkeypatch):
+    """The one that was used longest ago is made again, and gives what it gave."""
+    monkeypatch.setattr(session_module, "SHAPES", 2)
+    session = Session(toy / TEXT, CPU)
+    ids = np.random.default_rng(0).integers(3, 40, (3, 6))
+    first = [session(ids[:, :n]) for n in (2, 4)]
+    kept = session._buffers[3, 4]
+    first += [session(ids[:, :n]) for n in (4, 6)]
+    assert list(session._buffers) == [(3, 4), (3, 6)] and session._buffers[3, 4] is kept
+    again = [session(ids[:, :n]) for n in (2, 4, 4, 6)]
+    for one, other in zip(first, again, strict=True):
+        assert (one == other).all()
 
 
 def test_sequences_of_other_lengths(toy):

@@ -42,9 +42,15 @@ def test_no_pairs(tmp_path):
     assert [len(stored.pairs(shard)) for shard in stored.shards(4)] == [0, 0]
 
 
-def test_pairs_of_other_images_or_in_another_order(table, tmp_path):
+def test_pairs_in_another_order(table, tmp_path):
     with pytest.raises(ValueError, match="pairs of image i0 out of the order of the images"):
         store([table[3:], table[:3]], IMAGES, tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match="pairs of image i6 out of the order"):
-        store([table], IMAGES.head(6), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match="pairs of image i3 out of the order of the images"):
+        store([table], IMAGES[[0, 3, 1, 2, 4, 5, 6]], tmp_path / "t.parquet")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("unknown", [0, 3, 6], ids=["first", "in the middle", "last"])
+def test_pairs_of_images_that_are_unknown(table, tmp_path, unknown):
+    with pytest.raises(ValueError, match=f"pairs of image i{unknown} "):
+        store([table], IMAGES.filter(pl.col("image_id") != f"i{unknown}"), tmp_path / "t.parquet")

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from made import make_scores, make_table
 
-from lgip_ort.strength import with_bands
+from lgip_ort.strength import BANDS, with_bands
 
 
 def banded(rows, cosines, suite="paper", strength=None):
@@ -88,7 +88,10 @@ def test_strict_bands_do_not_depend_on_the_model_or_on_other_pairs():
 def test_pairs_without_flips(suite):
     found = banded([("paraphrase", "wrapper")], [0.5], suite)
     assert found.select("band", "band_all", "weight").rows() == [(None, None, None)]
-    assert found.select("band", "band_all", "weight").dtypes == [pl.String, pl.String, pl.Float64]
+    expected = [pl.Enum(BANDS), pl.Enum(BANDS), pl.Float64]
+    assert found.select("band", "band_all", "weight").dtypes == expected
+    flips = banded(FLIPS, [0.5] * 4, suite, [1.0] * 4)  # parts of a table are put together, with flips or without
+    assert flips.select("band", "band_all", "weight").dtypes == expected
 
 
 def test_scores_without_the_cosine_of_texts():
