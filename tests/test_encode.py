@@ -68,6 +68,19 @@ def test_an_image_that_hangs_is_a_fault_and_the_others_are_read(paths, monkeypat
     assert isinstance(faults[3], ImageFault) and "cannot identify image file" in str(faults[7])
 
 
+@pytest.mark.parametrize(("batch_size", "cores", "ahead"), [(4, 3, 8), (1, 5, 5)])
+def test_no_more_is_read_than_two_batches_ahead(paths, monkeypatch, batch_size, cores, ahead):
+    """Or than there are threads for."""
+    monkeypatch.setattr(encode_module.os, "cpu_count", lambda: cores)
+    engine, taken = MadeEngine(), []
+    engine.batch_size = batch_size
+    read = read_ahead(engine, (taken.append(path) or path for path in paths))
+    for given in range(3):
+        next(read)
+        assert len(taken) == given + ahead
+    read.close()
+
+
 def test_of_large_images_one_is_in_memory_at_a_time(paths, monkeypatch):
     monkeypatch.setattr(image_module, "LARGE", 0)
     monkeypatch.setattr(encode_module.os, "cpu_count", lambda: 4)
@@ -87,13 +100,11 @@ def test_of_large_images_one_is_in_memory_at_a_time(paths, monkeypatch):
     assert most == 1
 
 
-def test_what_pillow_warns_about_is_not_heard_in_any_thread(tmp_path):
-    """Transparency given in bytes is one such thing, in a palette image that is converted."""
-    path = tmp_path / "x.png"
-    image = Image.new("P", (4, 4))
-    image.putpalette([0, 0, 0, 255, 255, 255])
-    image.save(path, transparency=bytes([0, 128]))
-    engine = MadeEngine()
+def test_what_pillow_warns_about_is_not_heard_in_any_thread(paths, monkeypatch):
+    """That an image is large, for one. Here warnings are errors, and so a fault of the image."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 90)
+    (heard,) = read_ahead(MadeEngine(), paths[:1])
+    assert isinstance(heard, ImageFault) and "DecompressionBombWarning" in str(heard)
     with quiet():
-        (found,) = read_ahead(engine, [path])
+        (found,) = read_ahead(MadeEngine(), paths[:1])
     assert found.shape == (3, 1, 1)

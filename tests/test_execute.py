@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from contextlib import contextmanager
 
 import polars as pl
 import pytest
@@ -104,6 +105,24 @@ def test_finished_run_is_shown_again_and_not_touched(plan, tmp_path):
     assert again.stamp == first.stamp
     assert engine.texts == engine.images == []
     assert contents(first.folder, "*.*") == before
+
+
+def test_run_that_another_process_finished_meanwhile(plan, tmp_path, monkeypatch):
+    """Between the first look and the lock."""
+    locked = execute_module._locked
+
+    @contextmanager
+    def late(folder):
+        monkeypatch.setattr(execute_module, "_locked", locked)
+        execute(Local(MadeEngine()), plan, tmp_path, quiet)
+        with locked(folder):
+            yield
+
+    monkeypatch.setattr(execute_module, "_locked", late)
+    engine = MadeEngine()
+    run = execute(Local(engine), plan, tmp_path, quiet)
+    assert run.reused and run.stamp["status"] == "done"
+    assert engine.texts == engine.images == []
 
 
 def test_overwrite_computes_again(plan, tmp_path):

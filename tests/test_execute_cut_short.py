@@ -300,8 +300,10 @@ def test_nothing_to_resume(score, tmp_path):
     assert outcome.code == 2
     assert "nothing to resume: no unfinished run of coco-val-paper in" in outcome.err
     assert not list((tmp_path / "runs").rglob("run.json"))
-    score()
+    folder = Path(score().json()["run"])
     assert score("--resume").json()["reused"]  # done is done
+    folder.rename(folder.with_name("coco-val-paper-00000000"))  # done as well, and another's
+    assert "nothing to resume: no unfinished run of coco-val-paper in" in score("--resume").err
 
 
 @pytest.mark.parametrize(

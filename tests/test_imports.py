@@ -57,7 +57,9 @@ def test_every_module_imports(tmp_path):
 
 
 def test_nothing_is_imported_where_it_is_installed(tmp_path):
-    done = python(IMPORT_ALL + "print({'torch', 'transformers', 'onnx', 'ray'} & set(sys.modules))", cwd=tmp_path, block="")
+    done = python(
+        IMPORT_ALL + "print({'torch', 'transformers', 'onnx', 'ray'} & set(sys.modules))", cwd=tmp_path, block=""
+    )
     assert done.stdout.strip() == "set()"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from PIL import Image
 from lgip_ort import encode
 from lgip_ort.encode import read_ahead
 from lgip_ort.errors import RunFault
-from lgip_ort.score import SCORES, SKIPPED, score_shard
+from lgip_ort.score import SCORES, SKIPPED, Local, Shard, score_shard
 from lgip_ort.table import stable_hash
 
 COLOURS = {"r": (255, 0, 0), "g": (0, 255, 0), "b": (0, 0, 255)}
@@ -223,3 +224,54 @@ def test_sample_of_vectors(root):
     assert keys(0.5, names[:9]) | keys(0.5, names[9:]) == half
     towers = Counter(tower for tower, _ in every)
     assert towers == {"vision": 40, "text": 80}
+
+
+def parts(*names):
+    """Shards of the images called `names`, a tuple each, and what reads their pairs: one an image."""
+    shards, start = [], 0
+    for index, part in enumerate(names):
+        shards.append(Shard(index, images(*part), start, len(part), f"{index}.parquet"))
+        start += len(part)
+    table = make_table([(name, "flip", "colour") for part in names for name in part])
+    return shards, lambda shard: table[shard.start : shard.start + shard.rows]
+
+
+def test_every_shard_gets_its_own_images(root):
+    """One that can't be read, and one shard of such alone, move none of the others."""
+    shards, pairs = parts(("r", "bad", "g"), ("bad1",), ("b", "r1"))
+    engine = MadeEngine(
+        {f"text {i}": tuple(np.array(COLOURS[n[0]]) / 255) for i, n in enumerate(["r", "b", "g", "b", "b", "r"])}
+    )
+    engine.batch_size = 2
+    found = list(Local(engine).score(root, shards, pairs, 1.0, lambda *_: None))
+    assert [shard for shard, _ in found] == shards
+    assert [made.scores["pair_id"].to_list() for _, made in found] == [[1, 3], [], [5, 6]]
+    assert [made.scores["s"].to_list() for _, made in found] == [[1, 1], [], [1, 1]]
+    assert [made.skipped["image_id"].to_list() for _, made in found] == [["bad"], ["bad1"], []]
+
+
+def test_what_pillow_warns_about_skips_no_image(root, monkeypatch):
+    """Here warnings are errors, and an error in a decoder is a reason to skip."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 3)  # of four: it warns
+    shards, pairs = parts(("r", "g"))
+    ((_, made),) = Local(MadeEngine()).score(root, shards, pairs, 1.0, lambda *_: None)
+    assert made.skipped.is_empty()
+
+
+def test_threads_end_with_the_shards_even_at_a_fault(root):
+    """Whose traceback holds all that was at work."""
+    threads = set()
+
+    class Watched(MadeEngine):
+        def pixels(self, image):
+            threads.add(threading.current_thread())
+            return super().pixels(image)
+
+    shards, pairs = parts(*[("r", "g")] * 20)
+    engine = Watched({"text 2": (float("nan"), 0, 0)})
+    with pytest.raises(RunFault, match="not finite"):
+        for _ in Local(engine).score(root, shards, pairs, 1.0, lambda *_: None):
+            assert threads and threading.current_thread() not in threads
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
