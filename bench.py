@@ -35,11 +35,11 @@ from lgip_ort.errors import Interrupted, RunFault, UsageFault, did_you_mean
 
 if TYPE_CHECKING:
     from lgip_ort.bundle import Bundle
-    from lgip_ort.cases import Rivals
     from lgip_ort.engine import Engine
     from lgip_ort.execute import Plan
     from lgip_ort.parity import Comparison
     from lgip_ort.run import Run
+    from lgip_ort.speed.cases import Rivals
 
 # Imports of the runtime are inside the functions: --help answers at once.
 
@@ -114,7 +114,10 @@ def run(
     precision: Annotated[
         str | None, typer.Option(help="fp16, fp32 or int8. Default: the first of these that the bundle has.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images, or texts of full length, a batch.")] = 64,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images, or texts of full length, a batch. Default: 16 on a CPU, 64 on a GPU."),
+    ] = None,
     max_skipped: Annotated[int, typer.Option(min=0, help="Unreadable images that are tolerated.")] = 0,
     runs: Annotated[Path, typer.Option("--out", help="Where run folders are made.")] = Path("runs"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Compute a run again that is there already.")] = False,
@@ -151,6 +154,7 @@ def run(
     from lgip_ort.launch import How, launch
     from lgip_ort.padding import check_graphs, choose_padding, with_lengths
     from lgip_ort.pairs import Wanted, open_pairs
+    from lgip_ort.provider import BATCH
     from lgip_ort.stored import store
     from models import zoo
 
@@ -159,9 +163,9 @@ def run(
         bundle = zoo.find_bundle(model) if model is not None else zoo.get("tiny_clip").committed_bundle
         assert bundle is not None
     opened = open_bundle(bundle)
-    names = ("torch", "ort") if engine is EngineName.both else (engine.value,)
+    names, device = ("torch", "ort") if engine is EngineName.both else (engine.value,), "cpu"
     if "ort" in names:  # before the original has run for hours
-        provider_for(provider, opened.graph("vision", stored).precision)
+        device = provider_for(provider, opened.graph("vision", stored).precision).device
         check_graphs(opened, arm)
     elif stored not in (None, "fp32"):
         raise UsageFault(f"--engine torch is the fp32 original, --precision {stored} is of a bundle's graphs")
@@ -176,7 +180,7 @@ def run(
     how = How(provider, stored, runs, overwrite, resume, ray, workers or 1, cores or 1)
     with tempfile.TemporaryDirectory(prefix="lgip-ort-") as folder:
         stored_table = store(parts, dataset.images, Path(folder) / "table.parquet")
-        plan = Plan(dataset, stored_table, suite, seed, batch_size, max_skipped, arm)
+        plan = Plan(dataset, stored_table, suite, seed, batch_size or BATCH[device], max_skipped, arm)
         made = []
         try:
             for name in names:
@@ -274,7 +278,7 @@ def speed(
         raise UsageFault("--model and --bundle exclude each other")
     from lgip_ort.bundle import open_bundle
     from lgip_ort.report.speed import print_speed, write_speed
-    from lgip_ort.speed import Asked, measure
+    from lgip_ort.speed.measure import Asked, measure
     from models import zoo
 
     if bundle is None:

@@ -36,7 +36,7 @@ from exporter.towers import towers_of
 from exporter.trace import trace
 from lgip_ort.atomic import write_json
 from lgip_ort.provider import choose
-from lgip_ort.rounds import Group, Work, take_turns
+from lgip_ort.speed.rounds import Group, Work, take_turns
 from models import zoo
 
 SECONDS = 2.0

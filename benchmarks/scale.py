@@ -9,7 +9,6 @@ of its own; the peak of its memory is its own.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from lgip_ort.pairs import Wanted, parts_of
 from lgip_ort.report.html import write_report
 from lgip_ort.run import Run
 from lgip_ort.score import Local
+from lgip_ort.speed.fresh import peak_bytes
 from lgip_ort.stored import store
 from models import zoo
 
@@ -126,7 +126,7 @@ def one(engine: str, data: str, images: int) -> dict[str, Any]:
         "images": images,
         "pairs": pairs,
         "seconds": {name: round(spent, 2) for name, spent in seconds.items()},
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_mb": (peak_bytes() or 0) // 2**20,
     }
 
 

@@ -15,10 +15,10 @@ import torch
 from exporter.load import Original, embed_ids, embed_images
 from exporter.reference import TorchEngine
 from lgip_ort.bundle import Bundle
-from lgip_ort.cases import TORCH_TEXTS, Rivals
 from lgip_ort.engine import Embeddings
 from lgip_ort.image import Pixels, read_image
-from lgip_ort.roof import SHAPES, Product, operands
+from lgip_ort.speed.cases import TORCH_TEXTS, Rivals
+from lgip_ort.speed.roof import SHAPES, Product, operands
 from lgip_ort.text import TokenIds
 
 LOWER = {"cpu": ("bf16", torch.bfloat16), "cuda": ("fp16", torch.float16)}

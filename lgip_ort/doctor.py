@@ -65,7 +65,7 @@ def summary(findings: list[Finding]) -> dict[str, Any]:
 
 
 def _machine() -> Finding:
-    name, flags = _cpu()
+    name, flags = cpu()
     sets = ", ".join(flag for flag in SPEEDS if flag in flags) or "instruction sets unknown"
     memory = f", {_memory() / 2**30:.0f} GiB of memory" if _memory() else ""
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
@@ -144,7 +144,7 @@ def _module(name: str) -> Finding:
     return Finding(name, "works", importlib.metadata.version(package))
 
 
-def _cpu() -> tuple[str, set[str]]:
+def cpu() -> tuple[str, set[str]]:
     """The name of the processor and its flags, as Linux knows them."""
     name, flags = platform.processor() or platform.machine(), set[str]()
     try:

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from lgip_ort import busy
-from lgip_ort.busy import Watch
+from lgip_ort.speed import busy
+from lgip_ort.speed.busy import Watch
 
 
 class Clock:

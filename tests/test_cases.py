@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from toy import CONTEXT, DIM, SIZE, in_precisions, make_bundle
 
-from lgip_ort import cases
 from lgip_ort.bundle import open_bundle
-from lgip_ort.cases import TORCH_TEXTS, Case, Inputs, Operations, Rivals, ort_cases, roof_cases, torch_cases
 from lgip_ort.dataset import open_dataset
 from lgip_ort.engine import OrtEngine
 from lgip_ort.errors import UsageFault
-from lgip_ort.roof import Product
+from lgip_ort.speed import cases
+from lgip_ort.speed.cases import TORCH_TEXTS, Case, Inputs, Operations, Rivals, ort_cases, roof_cases, torch_cases
+from lgip_ort.speed.roof import Product
 
 
 @pytest.fixture

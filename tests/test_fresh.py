@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lgip_ort import fresh
 from lgip_ort.errors import RunFault, UsageFault
-from lgip_ort.fresh import load_afresh, peak_bytes
+from lgip_ort.speed import fresh
+from lgip_ort.speed.fresh import load_afresh, peak_bytes
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux knows a process's own peak")

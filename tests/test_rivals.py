@@ -12,12 +12,12 @@ from checkpoints import exported, open_clip_spec  # noqa: E402
 from exporter import rivals as module  # noqa: E402
 from exporter.reference import TorchEngine  # noqa: E402
 from exporter.rivals import Rival, as_released, products, rivals  # noqa: E402
-from lgip_ort import roof  # noqa: E402
 from lgip_ort.bundle import open_bundle  # noqa: E402
-from lgip_ort.cases import Inputs  # noqa: E402
 from lgip_ort.engine import OrtEngine  # noqa: E402
-from lgip_ort.roof import operands  # noqa: E402
 from lgip_ort.score import Local  # noqa: E402
+from lgip_ort.speed import roof  # noqa: E402
+from lgip_ort.speed.cases import Inputs  # noqa: E402
+from lgip_ort.speed.roof import operands  # noqa: E402
 from models import zoo  # noqa: E402
 
 

@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 from toy import DIM, SIZE, TEXT, VISION, save_graph
 
-from lgip_ort import roof
 from lgip_ort.provider import PROVIDERS
-from lgip_ort.roof import GRAPHS, flops, numpy_products, operands, ort_products
+from lgip_ort.speed import roof
+from lgip_ort.speed.roof import GRAPHS, flops, numpy_products, operands, ort_products
 from models import zoo
 
 FLOAT = TensorProto.FLOAT

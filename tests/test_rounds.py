@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lgip_ort import rounds
-from lgip_ort.rounds import Group, Timing, Work, take_turns
+from lgip_ort.speed import rounds
+from lgip_ort.speed.rounds import Group, Timing, Work, take_turns
 
 
 class Clock:

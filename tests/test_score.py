@@ -269,9 +269,10 @@ def test_threads_end_with_the_shards_even_at_a_fault(root):
 
     shards, pairs = parts(*[("r", "g")] * 20)
     engine = Watched({"text 2": (float("nan"), 0, 0)})
-    with pytest.raises(RunFault, match="not finite"):
+    with pytest.raises(RunFault, match="not finite") as fault:
         for _ in Local(engine).score(root, shards, pairs, 1.0, lambda *_: None):
             assert threads and threading.current_thread() not in threads
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
+    assert fault.tb is not None

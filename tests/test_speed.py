@@ -11,14 +11,16 @@ import pytest
 from made import make_coco
 from toy import CONTEXT, DIM, SIZE, in_precisions, make_bundle
 
-from lgip_ort import provider, roof, speed
+from lgip_ort import provider
 from lgip_ort.bundle import open_bundle
-from lgip_ort.cases import Case, Rivals
 from lgip_ort.engine import OrtEngine
 from lgip_ort.errors import UsageFault
-from lgip_ort.roof import Product
-from lgip_ort.rounds import Timing
-from lgip_ort.speed import Asked, measure
+from lgip_ort.speed import measure as speed
+from lgip_ort.speed import roof
+from lgip_ort.speed.cases import Case, Rivals
+from lgip_ort.speed.measure import Asked, measure
+from lgip_ort.speed.roof import Product
+from lgip_ort.speed.rounds import Timing
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ def flips_chart(profile: pl.DataFrame) -> str:
         None,
         chance=0.0,
     )
-    return _svg(positive) + _svg(gap)  # two pictures: side by side where there is room, below each other on a phone
+    return svg(positive) + svg(gap)  # two pictures: side by side where there is room, below each other on a phone
 
 
 def wrappers_chart(profile: pl.DataFrame) -> str:
@@ -45,7 +45,7 @@ def wrappers_chart(profile: pl.DataFrame) -> str:
     if rows.is_empty():
         return ""
     order = rows.sort("value", descending=True)["family"].to_list()
-    return _svg(_dots(rows, "invariance error (E_inv), lower is better", order, None, chance=0.0))
+    return svg(_dots(rows, "invariance error (E_inv), lower is better", order, None, chance=0.0))
 
 
 def _dots(rows: pl.DataFrame, title: str, order: list[str], domain: list[float] | None, chance: float) -> Any:
@@ -72,7 +72,7 @@ def _dots(rows: pl.DataFrame, title: str, order: list[str], domain: list[float] 
     return alt.layer(rule, whisker, dot, label).properties(width=300, height=alt.Step(38))
 
 
-def _svg(chart: alt.LayerChart) -> str:
+def svg(chart: alt.LayerChart) -> str:
     axis = {
         "labelColor": INK,
         "titleColor": INK,

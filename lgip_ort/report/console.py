@@ -27,7 +27,7 @@ def print_run(console: Console, run: Run) -> None:
     """The profile of a run, what it was made of, and where it lies."""
     stamp = run.stamp
     provider, precision, data = stamp["provider"], stamp["precision"], stamp["dataset"]
-    table = _table(f"LGIP profile of {stamp['model']}", ("metric", "pairs of"), ("value", "95 % interval", "n"))
+    table = new_table(f"LGIP profile of {stamp['model']}", ("metric", "pairs of"), ("value", "95 % interval", "n"))
     table.caption = "↑ higher is better, ↓ lower is better"
     last = None
     for row in run.profile().iter_rows(named=True):
@@ -44,7 +44,7 @@ def print_run(console: Console, run: Run) -> None:
             _interval(row["ci_low"], row["ci_high"]),
             f"{row['n']:,}",
         )
-    _print_table(console, table)
+    print_table(console, table)
     missing = f", {data['missing']:,} of {data['named']:,} not there" if data["missing"] else ""
     lines = [
         f"engine     {stamp['engine']}, {provider['active']} (asked: {provider['asked']}), "
@@ -68,7 +68,7 @@ def print_run(console: Console, run: Run) -> None:
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """The verdict, every row behind it, and the pairs whose sign changed."""
     reference, candidate = comparison.reference.stamp, comparison.candidate.stamp
-    table = _table(
+    table = new_table(
         f"{candidate['model']}: {_engine(candidate)} against {_engine(reference)}",
         ("metric", "pairs of"),
         ("reference", "delta, 95 %", "margin"),
@@ -90,7 +90,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     if comparison.left_out:
         few = f"{comparison.left_out} finer rows of too few images left out"
         table.caption = f"{table.caption}; {few}" if finer else few
-    _print_table(console, table)
+    print_table(console, table)
     needed = max((row.images_needed or 0 for row in comparison.rows), default=0)
     if needed:
         console.print(Text(f"the inconclusive rows would take about {needed:,} images to settle"), soft_wrap=True)
@@ -125,11 +125,11 @@ def print_pairs(console: Console, made: Made, path: Path | None, show: str | Non
     """What a table holds: counts by family, and five pairs of each, or fifty of the family `show`."""
     summary, dataset = made.summary, made.dataset
     if show is None:
-        table = _table(f"suite {made.suite} on {dataset.name}", ("kind", "family"), ("pairs", "a caption"))
+        table = new_table(f"suite {made.suite} on {dataset.name}", ("kind", "family"), ("pairs", "a caption"))
         captions = max(1, len(dataset.captions))
         for (kind, family), n in sorted(summary.families.items()):
             table.add_row(kind, Text(family), f"{n:,}", f"{n / captions:.3f}")
-        _print_table(console, table)
+        print_table(console, table)
         flips, others = (f"{n / captions:.1%}" for n in (summary.flipped, summary.reworded))
         line = f"{flips} of {captions:,} captions have a flip, {others} a paraphrase other than a wrapper"
         console.print(Text(line), soft_wrap=True)
@@ -141,7 +141,7 @@ def print_pairs(console: Console, made: Made, path: Path | None, show: str | Non
     console.print(Text(f"\ntable {summary.sha256[:16]}" + (f" in {path}" if path else "")), soft_wrap=True)
 
 
-def _table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
+def new_table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left", box=box.SIMPLE_HEAD)
     table.pad_edge = False
     for name in left:
@@ -151,7 +151,7 @@ def _table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
     return table
 
 
-def _print_table(console: Console, table: Table) -> None:
+def print_table(console: Console, table: Table) -> None:
     """Whole, whatever the width: a pipe has 80 columns by default, and a cut number or verdict is none."""
     table.width = Measurement.get(console, console.options.update(max_width=1000), table).maximum
     console.print(table, soft_wrap=True)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from lgip_ort.atomic import replacing, write_json
-from lgip_ort.report.charts import ACCENT, INK, _svg
-from lgip_ort.report.console import _print_table, _table
+from lgip_ort.report.charts import ACCENT, INK, svg
+from lgip_ort.report.console import new_table, print_table
 
 Result = Mapping[str, Any]
 """The object of `bench.py speed --json`."""
@@ -84,7 +84,7 @@ def loads(result: Result) -> list[str]:
 def print_speed(console: Console, result: Result) -> None:
     """The cases, the ratios, and what they were measured on."""
     machine, data = result["machine"], result["data"]
-    table = _table(f"speed of {result['model']}", ("case",), ("rate", "p50 / p95", "of the roof"))
+    table = new_table(f"speed of {result['model']}", ("case",), ("rate", "p50 / p95", "of the roof"))
     table.caption = f"medians of {result['rounds']} rounds; every round runs every case once"
     last = None
     for row, case in zip(rows(result), result["cases"], strict=True):
@@ -92,12 +92,12 @@ def print_speed(console: Console, result: Result) -> None:
             table.add_section()
         last = (case["engine"], case["provider"], case["precision"])
         table.add_row(Text(row["name"]), row["rate"], row["latency"], row["share"])
-    _print_table(console, table)
-    table = _table("times as fast", ("case", "against"), ("ratio", "in the rounds"))
+    print_table(console, table)
+    table = new_table("times as fast", ("case", "against"), ("ratio", "in the rounds"))
     for ratio in result["ratios"]:
         spread = f"{ratio['low']:.2f} .. {ratio['high']:.2f}"
         table.add_row(Text(ratio["case"]), Text(ratio["against"]), f"{ratio['ratio']:.2f}", spread)
-    _print_table(console, table)
+    print_table(console, table)
     roofs = [f"{r['name'].removeprefix('roof ')}: {r['flops_per_second'] / 1e9:,.0f} GFLOP/s" for r in best(result)]
     lines = [
         *(f"roof       {line}" for line in roofs),
@@ -133,7 +133,8 @@ def roof_chart(result: Result) -> str:
     """Which share of the roof each case reaches, as SVG; empty where none is known."""
     cases = [case for case in result["cases"] if case["roof"] is not None and case["latency"] is None]
     bars = [(case["name"], case["roof"]["ratio"]) for case in cases]
-    return _bars(bars, "share of the fastest product of matrices", ".0%", alt.Scale(domain=[0, 1]))
+    end = max([1.0, *(share for _, share in bars)])  # beyond the roof only where something else disturbed it
+    return _bars(bars, "share of the fastest product of matrices", ".0%", alt.Scale(domain=[0, end]))
 
 
 def _bars(bars: Sequence[tuple[str, float]], title: str, form: str, scale: alt.Scale | None = None) -> str:
@@ -149,7 +150,7 @@ def _bars(bars: Sequence[tuple[str, float]], title: str, form: str, scale: alt.S
         x=x, y=y, text=alt.Text("value:Q", format=form)
     )
     layers: Any = alt.layer(bar, label)
-    return _svg(layers.properties(width=460, height=alt.Step(24)))
+    return svg(layers.properties(width=460, height=alt.Step(24)))
 
 
 def _short(case: Mapping[str, Any]) -> str:

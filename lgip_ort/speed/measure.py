@@ -14,18 +14,15 @@ import numpy as np
 
 from lgip_ort import __version__
 from lgip_ort.bundle import Bundle, Precision, choose_precision
-from lgip_ort.busy import Watch
-from lgip_ort.cases import TORCH_IMAGES, Case, Inputs, Operations, Rivals, ort_cases, roof_cases, torch_cases
-from lgip_ort.doctor import _cpu
+from lgip_ort.doctor import cpu
 from lgip_ort.engine import OrtEngine, provider_for
 from lgip_ort.errors import UsageFault
-from lgip_ort.fresh import load_afresh
-from lgip_ort.provider import PROVIDERS, choose
-from lgip_ort.roof import numpy_products, ort_products
-from lgip_ort.rounds import Group, Timing, take_turns
-
-BATCH = {"cpu": 16, "cuda": 64}
-"""Images a batch, by device; texts: as many tokens as so many texts of the full length."""
+from lgip_ort.provider import BATCH, PROVIDERS, choose
+from lgip_ort.speed.busy import Watch
+from lgip_ort.speed.cases import TORCH_IMAGES, Case, Inputs, Operations, Rivals, ort_cases, roof_cases, torch_cases
+from lgip_ort.speed.fresh import load_afresh
+from lgip_ort.speed.roof import numpy_products, ort_products
+from lgip_ort.speed.rounds import Group, Timing, take_turns
 
 SECONDS = {"images": 1.5, "texts": 1.5, "run": 4.0, "roof": 0.3}
 """That a case of middling speed takes in a round, by what it works on."""
@@ -104,7 +101,7 @@ def measure(
         "weights_sha256": weights.sha256,
         "machine": {
             "cores": os.cpu_count(),
-            "cpu": _cpu()[0],
+            "cpu": cpu()[0],
             "system": f"{platform.system()} {platform.machine()}",
             "used_by_others": used,
         },

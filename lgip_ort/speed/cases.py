@@ -24,9 +24,9 @@ from lgip_ort.execute import SHARD_IMAGES
 from lgip_ort.image import ImageFault, Pixels, pixels_of, quiet, read_pixels
 from lgip_ort.pairs import Wanted, parts_of
 from lgip_ort.provider import PROVIDERS
-from lgip_ort.roof import Product, flops
-from lgip_ort.rounds import Make, Work
 from lgip_ort.score import Local
+from lgip_ort.speed.roof import Product, flops
+from lgip_ort.speed.rounds import Make, Work
 from lgip_ort.stored import StoredTable, store
 from lgip_ort.text import TextEncoder, TokenIds
 
