@@ -174,17 +174,17 @@ class OrtEngine:
             "vision": np.zeros((self.batch_size, 3, size, size), np.float32),
             "text": self._text.pad(self._text.ids(["a"] * self.batch_size), length),
         }
-        found = {}
         for tower, session in self.sessions.items():
             session(batches[tower])
-            placed = session.placement()
+        found = {tower: session.placement() for tower, session in self.sessions.items()}
+        for tower, placed in found.items():
             if placed.time < LEAST_PLACED:
+                name = self.sessions[tower].provider.name
                 raise UsageFault(
-                    f"{session.provider.name} computes {placed.time:.0%} of the {tower} tower's time, "
-                    f"{LEAST_PLACED:.0%} expected; the rest falls to the CPU provider"
+                    f"{name} computes {placed.time:.0%} of the {tower} tower's time, {LEAST_PLACED:.0%} expected; "
+                    "the rest falls to the CPU provider"
                 )
-            found[tower] = dataclasses.asdict(placed)
-        return found
+        return {tower: dataclasses.asdict(placed) for tower, placed in found.items()}
 
 
 def provider_for(asked: str, precision: Precision) -> Provider:

@@ -82,6 +82,7 @@ def execute(
         raise UsageFault(_nothing_to_resume(folder, record))
     with _locked(folder):
         if overwrite:
+            (folder / STAMP).unlink(missing_ok=True)  # first: what is half cleared must not look done
             _clear(folder, "*")
         elif done := _done(folder, plan):
             return done  # by the process that held the lock

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import onnxruntime as ort
@@ -76,8 +75,9 @@ class Session:
             options.intra_op_num_threads = threads
         if profiled:
             options.enable_profiling = True
-            # The name gets the second added to it, which two sessions may share.
-            options.profile_file_prefix = str(Path(tempfile.gettempdir()) / f"lgip-ort-{uuid4().hex}")
+            # A folder of its own: the name gets the second added to it, which two sessions may share.
+            self._profile = tempfile.TemporaryDirectory(prefix="lgip-ort-")
+            options.profile_file_prefix = str(Path(self._profile.name) / "profile")
         try:
             self._session = provider.session(path, options)
         except UsageFault:
@@ -118,10 +118,8 @@ class Session:
     def placement(self) -> Placement:
         """Where the nodes of all runs until now ran, by their profile; nothing is recorded from here on."""
         path = Path(self._session.end_profiling())
-        try:
+        with self._profile:
             return _placement(json.loads(path.read_text(encoding="utf-8")), self.provider.name)
-        finally:
-            path.unlink()
 
     def _buffers_of(self, shape: tuple[int, ...]) -> _Buffers:
         """The buffers for inputs of `shape`. A bound output keeps the shape it was bound with: each has its own."""

@@ -64,7 +64,7 @@ def store(parts: Iterable[pl.DataFrame], images: pl.DataFrame, path: Path) -> St
             runs = part.select(pl.col("image_id").rle()).unnest("image_id")
             for image_id, rows in runs.select("value", "len").iter_rows():
                 number = place.get(image_id, -1)
-                if number < last:
+                if number < max(last, 0):
                     raise ValueError(f"pairs of image {image_id} out of the order of the images")
                 counts[number] += rows
                 last = number
