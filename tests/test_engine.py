@@ -163,7 +163,7 @@ def test_a_provider_that_leaves_the_work_to_the_cpu_is_refused(toy, monkeypatch,
     stamp = OrtEngine(open_bundle(toy), "other").stamp
     assert set(stamp.placement) == {"vision", "text"} and stamp.placement["text"]["time"] == 1.0
     assert "placement" not in stamp.identity() and stamp.identity()["provider"]["active"] == "other"
-    monkeypatch.setattr(session.Session, "placement", lambda self: session.Placement(0.99, 0.89))
+    monkeypatch.setattr(session, "_placement", lambda *_: session.Placement(0.99, 0.89))
     with pytest.raises(UsageFault, match="CPUExecutionProvider computes 89% of the vision tower's time, 90% expected"):
         OrtEngine(open_bundle(toy), "other")
 

@@ -85,8 +85,14 @@ class Case:
 
     @property
     def group(self) -> str:
-        """Cases of one group do the same work: on another device it would take minutes, or no time at all."""
-        return self.name if self.what == "roof" else f"{self.device} {self.what}{' single' * self.single}"
+        """Cases of one group do the same work: on another device it would take minutes, or no time at all.
+
+        So it would with runs as the released scripts make them. A pair costs these the same however many there are,
+        while our batches fill with the number of images: each side gets as many as it has time for.
+        """
+        if self.what == "roof":
+            return self.name
+        return f"{self.device} {self.what}{' single' * self.single}{' released' * (self.engine == 'released')}"
 
 
 @dataclass(frozen=True)
