@@ -54,7 +54,7 @@ FORMS = (Form(18, "plain"), Form(20, "plain"), Form(23, "plain"), Form(23, "fuse
 
 
 def main(
-    model: Annotated[str, typer.Option(help="A key of the zoo.")] = "siglip_base",
+    model: Annotated[str, typer.Option(help="A key of the zoo, of a model of transformers.")] = "siglip_base",
     tower: Annotated[str, typer.Option(help="vision or text.")] = "vision",
     precision: Annotated[str, typer.Option(help="fp32 or fp16, without islands.")] = "fp32",
     provider: Annotated[str, typer.Option(help="As for bench.py.")] = "cpu",
@@ -103,6 +103,8 @@ def export(
     """The graph of a tower in a form, and a batch for it."""
     spec = zoo.get(model)
     original = load_original(spec, "random")
+    if form.attention == "fused":  # the library's own default; the exporter asks it for the plain one
+        original.model.set_attn_implementation("sdpa")
     tower = getattr(towers_of(original), kind)
     size = spec.image_size
     example, dynamic, _ = example_of(tower, size)
