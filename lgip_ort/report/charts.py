@@ -72,7 +72,12 @@ def _dots(rows: pl.DataFrame, title: str, order: list[str], domain: list[float] 
     return alt.layer(rule, whisker, dot, label).properties(width=300, height=alt.Step(38))
 
 
+ROOM = {"left": 32, "right": 32, "top": 5, "bottom": 5}
+
+
 def svg(chart: alt.LayerChart) -> str:
+    """The chart as SVG, in the page's colours, with room at the sides: a browser's font may be wider than the one that the
+    labels were measured with."""
     axis = {
         "labelColor": INK,
         "titleColor": INK,
@@ -82,7 +87,7 @@ def svg(chart: alt.LayerChart) -> str:
         "gridOpacity": 0.12,
     }
     styled = (
-        chart.configure(background="transparent", font="system-ui, sans-serif")
+        chart.configure(background="transparent", font="system-ui, sans-serif", padding=ROOM)
         .configure_axis(**axis, labelFontSize=12, titleFontSize=12, titleFontWeight="normal", labelLimit=260)
         .configure_view(stroke=None)
     )
