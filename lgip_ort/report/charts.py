@@ -76,8 +76,10 @@ ROOM = {"left": 32, "right": 32, "top": 5, "bottom": 5}
 
 
 def svg(chart: alt.LayerChart) -> str:
-    """The chart as SVG, in the page's colours, with room at the sides: a browser's font may be wider than the one that the
-    labels were measured with."""
+    """The chart as SVG, in the page's colours.
+
+    There is room at its sides: a browser's font may be wider than the one that the labels were measured with.
+    """
     axis = {
         "labelColor": INK,
         "titleColor": INK,
