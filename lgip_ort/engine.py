@@ -146,17 +146,9 @@ class OrtEngine:
         )
 
     @classmethod
-    def open(
-        cls,
-        folder: Path,
-        provider: str = "auto",
-        batch_size: int = 64,
-        padding: str = "trained",
-        precision: Precision | None = None,
-        threads: int | None = None,
-    ) -> OrtEngine:
-        """The engine of the bundle in `folder`: what is sent to another process to build it there."""
-        return cls(open_bundle(folder), provider, batch_size, padding, precision, threads)
+    def open(cls, folder: Path, *options: Any, **named: Any) -> OrtEngine:
+        """The engine of the bundle in `folder`, with the constructor's other arguments: what another process builds."""
+        return cls(open_bundle(folder), *options, **named)
 
     def pixels(self, image: Image) -> Pixels:
         """A decoded image, in any colour mode -> float32 (3, size, size)."""

@@ -8,15 +8,14 @@ import io
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import polars as pl
 from markupsafe import Markup, escape
 
-from lgip_ort.atomic import replacing
 from lgip_ort.image import read_image
 from lgip_ort.metrics import ALL
 from lgip_ort.report.charts import flips_chart, wrappers_chart
 from lgip_ort.report.contract import headline, padding_line
+from lgip_ort.report.page import write_page
 from lgip_ort.run import Run, read_frame
 
 EXAMPLES = 12
@@ -25,15 +24,10 @@ THUMBNAIL = 320  # pixels of the longest side
 
 def write_report(run: Run) -> Path:
     """Write `report.html` into the run's folder and return its path."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lgip_ort.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     profile = run.profile()
-    page = environment.get_template("report.html.j2").render(
+    return write_page(
+        "report.html.j2",
+        run.folder / "report.html",
         stamp=run.stamp,
         weights=run.weights,
         padding=padding_line(run.stamp),
@@ -49,10 +43,6 @@ def write_report(run: Run) -> Path:
         skipped=run.skipped().to_dicts(),
         ALL=ALL,
     )
-    path = run.folder / "report.html"
-    with replacing(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    return path
 
 
 def examples(run: Run, count: int = EXAMPLES) -> list[dict[str, Any]]:

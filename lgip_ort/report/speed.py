@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
-import jinja2
 import polars as pl
 from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from lgip_ort.atomic import replacing, write_json
+from lgip_ort.atomic import write_json
 from lgip_ort.report.charts import ACCENT, INK, svg
 from lgip_ort.report.console import new_table, print_table
+from lgip_ort.report.page import write_page
 
 Result = Mapping[str, Any]
 """The object of `bench.py speed --json`."""
@@ -32,16 +32,11 @@ WORDS = {"images": "images", "texts": "texts", "run": "whole runs", "share of ro
 def write_speed(result: Result, folder: Path) -> Path:
     """Write `speed.json` and `speed.html` into `folder` and return the path of the page."""
     write_json(folder / "speed.json", result)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lgip_ort.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     charts = [(title, Markup(rates_chart(result, what, title))) for what, title in CHARTS]
     charts.append(("share of the roof", Markup(roof_chart(result))))
-    page = environment.get_template("speed.html.j2").render(
+    return write_page(
+        "speed.html.j2",
+        folder / "speed.html",
         result=result,
         charts=[(title, chart) for title, chart in charts if chart],
         rows=rows(result),
@@ -49,9 +44,6 @@ def write_speed(result: Result, folder: Path) -> Path:
         busy=busy(result),
         WORDS=WORDS,
     )
-    with replacing(folder / "speed.html") as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    return folder / "speed.html"
 
 
 def rows(result: Result) -> list[dict[str, str]]:
