@@ -20,8 +20,9 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from lgip_ort.bundle import Bundle
     from lgip_ort.engine import Engine
     from lgip_ort.execute import Plan
+    from lgip_ort.margins import Margins
     from lgip_ort.parity import Comparison
     from lgip_ort.run import Run
     from lgip_ort.speed.cases import Rivals
@@ -66,6 +68,9 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of the drawn images and per
 Pool = Annotated[str, typer.Option(help="Suite paper: wrappers, or advanced.")]
 LexiconFile = Annotated[
     Path | None, typer.Option(help="Suite strict: a TOML file whose entries join or replace those of the lexicon.")
+]
+MarginsFile = Annotated[
+    Path | None, typer.Option(help="A TOML file whose entries replace those of lgip_ort/margins.toml.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
@@ -119,6 +124,7 @@ def run(
         typer.Option(min=1, help="Images, or texts of full length, a batch. Default: 16 on a CPU, 64 on a GPU."),
     ] = None,
     max_skipped: Annotated[int, typer.Option(min=0, help="Unreadable images that are tolerated.")] = 0,
+    margins: MarginsFile = None,
     runs: Annotated[Path, typer.Option("--out", help="Where run folders are made.")] = Path("runs"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Compute a run again that is there already.")] = False,
     resume: Annotated[
@@ -151,13 +157,15 @@ def run(
     from lgip_ort.bundle import choose_precision, open_bundle
     from lgip_ort.engine import provider_for
     from lgip_ort.execute import Plan
-    from lgip_ort.launch import How, launch
+    from lgip_ort.launch import How, launch, maker
+    from lgip_ort.margins import read_margins
     from lgip_ort.padding import check_graphs, choose_padding, with_lengths
     from lgip_ort.pairs import Wanted, open_pairs
     from lgip_ort.provider import BATCH
     from lgip_ort.stored import store
     from models import zoo
 
+    read = read_margins(margins)
     arm, stored = choose_padding(padding), choose_precision(precision) if precision is not None else None
     if bundle is None:
         bundle = zoo.find_bundle(model) if model is not None else zoo.get("tiny_clip").committed_bundle
@@ -182,17 +190,18 @@ def run(
         stored_table = store(parts, dataset.images, Path(folder) / "table.parquet")
         plan = Plan(dataset, stored_table, suite, seed, batch_size or BATCH[device], max_skipped, arm)
         made = []
+        on = {name: how.beside() if name == "torch" and engine is EngineName.both else how for name in names}
         try:
             for name in names:
-                on = how.beside() if name == "torch" and engine is EngineName.both else how
-                made.append(launch(name, opened, plan, on, _original, _progress))
+                made.append(launch(name, opened, plan, on[name], _original, _progress))
         except RunFault as fault:
             if as_json:
                 _print_json({"status": "failed", "error": str(fault)})
             raise
     if engine is EngineName.both:
         reference, candidate = made
-        _report_comparison(reference, candidate, as_json)
+        engines = [maker(name, opened, plan, on[name], _original) for name in names]
+        _report_comparison(reference, candidate, as_json, read, engines=engines)
     else:
         _report_run(made[0], as_json)
 
@@ -204,12 +213,15 @@ def compare(
     across_arms: Annotated[
         bool, typer.Option("--across-arms", help="Compare runs whose texts were padded in two ways (--padding).")
     ] = False,
+    margins: MarginsFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether the candidate's run kept the reference's profile."""
+    from lgip_ort.margins import read_margins
     from lgip_ort.run import open_run
 
-    _report_comparison(open_run(reference), open_run(candidate), as_json, across_arms)
+    read = read_margins(margins)
+    _report_comparison(open_run(reference), open_run(candidate), as_json, read, across_arms)
 
 
 @app.command("table")
@@ -355,7 +367,16 @@ def _report_run(run: Run, as_json: bool) -> None:
     raise typer.Exit(1 if run.failed else 0)
 
 
-def _report_comparison(reference: Run, candidate: Run, as_json: bool, across_arms: bool = False) -> None:
+def _report_comparison(
+    reference: Run,
+    candidate: Run,
+    as_json: bool,
+    margins: Margins,
+    across_arms: bool = False,
+    engines: Sequence[Callable[[], Engine]] = (),
+) -> None:
+    """Print the verdict and end with its exit code. `engines` builds both, to find the step where they part."""
+    from lgip_ort import blame
     from lgip_ort.parity import compare as compare_runs
     from lgip_ort.report import console
 
@@ -364,7 +385,10 @@ def _report_comparison(reference: Run, candidate: Run, as_json: bool, across_arm
             if as_json:
                 _print_json({"status": "failed", "error": run.stamp["error"]})
             raise RunFault(f"{run.folder}: {run.stamp['error']}")
-    comparison: Comparison = compare_runs(reference, candidate, across_arms)
+    comparison: Comparison = compare_runs(reference, candidate, across_arms, margins)
+    if engines and comparison.verdict != "equal":
+        theirs, ours = (make() for make in engines)
+        comparison = replace(comparison, blame=blame.find(theirs, ours, reference))
     if as_json:
         _print_json(comparison.summary())
     else:

@@ -49,9 +49,9 @@ class Worker:
         """What the engine says of itself."""
         return self._scorer.stamp
 
-    def score(self, root: Path, shard: Shard, pairs: pl.DataFrame, sample: float) -> ShardScores:
+    def score(self, root: Path, shard: Shard, pairs: pl.DataFrame, gallery: float) -> ShardScores:
         """The scores of one shard."""
-        ((_, made),) = self._scorer.score(root, [shard], lambda _: pairs, sample, lambda *_: None)
+        ((_, made),) = self._scorer.score(root, [shard], lambda _: pairs, gallery, lambda *_: None)
         return made
 
 
@@ -99,7 +99,7 @@ class Cluster:
                 raise UsageFault(f"workers differ: {self.stamp.identity()} and {other.identity()}")
 
     def score(
-        self, root: Path, shards: Sequence[Shard], pairs: Pairs, sample: float, progress: Progress
+        self, root: Path, shards: Sequence[Shard], pairs: Pairs, gallery: float, progress: Progress
     ) -> Iterator[tuple[Shard, ShardScores]]:
         """Every shard with its scores, as they become known."""
         root = root.resolve()
@@ -108,7 +108,7 @@ class Cluster:
 
         def give(worker: Any) -> None:
             if (shard := next(waiting, None)) is not None:
-                at_work[worker.score.remote(root, shard, pairs(shard), sample)] = shard, worker
+                at_work[worker.score.remote(root, shard, pairs(shard), gallery)] = shard, worker
 
         for _ in range(IN_FLIGHT):
             for worker in self._workers:

@@ -25,13 +25,13 @@ from lgip_ort.atomic import replacing, write_frame, write_json
 from lgip_ort.dataset import Dataset
 from lgip_ort.errors import RunFault, UsageFault
 from lgip_ort.padding import Padding
+from lgip_ort.retrieval import GALLERY
 from lgip_ort.run import SAMPLED, SCORED, STAMP, Run, read_frame, read_stamp, shard_files, shard_metadata
 from lgip_ort.score import SKIPPED, Progress, Scorer, ShardScores
 from lgip_ort.stored import StoredTable
 from lgip_ort.table import count_kinds
 
 SHARD_IMAGES = 512
-SAMPLED_VECTORS = 20_000
 LOCK = ".lock"
 
 
@@ -140,7 +140,7 @@ def _clear(folder: Path, pattern: str) -> None:
 def _score(scorer: Scorer, plan: Plan, folder: Path, progress: Progress) -> dict[str, float]:
     """Score every shard that is not there yet. Returns the seconds spent on images, on texts and on the rest."""
     seconds = {"images": 0.0, "texts": 0.0, "score": 0.0}
-    sample = min(1.0, SAMPLED_VECTORS / max(1, plan.table.rows))
+    gallery = min(1.0, GALLERY / max(1, len(plan.dataset.images)))
     missing = []
     for shard in plan.table.shards(SHARD_IMAGES):
         path = folder / SCORED / shard.name
@@ -149,7 +149,7 @@ def _score(scorer: Scorer, plan: Plan, folder: Path, progress: Progress) -> dict
             progress("images", len(shard.images))
         else:
             missing.append(shard)
-    for shard, made in scorer.score(plan.dataset.root, missing, plan.table.pairs, sample, progress):
+    for shard, made in scorer.score(plan.dataset.root, missing, plan.table.pairs, gallery, progress):
         began = time.perf_counter()
         _write_shard(folder, shard.name, made, {"start": shard.start, "rows": shard.rows})
         rest = made.seconds["total"] - made.seconds["images"] - made.seconds["texts"]
@@ -171,10 +171,11 @@ def _finish(folder: Path, plan: Plan, record: dict[str, Any]) -> None:
     """From finished shards to skipped.parquet, profile.parquet and the counts in the record."""
     rows = [row for path in shard_files(folder) for row in shard_metadata(path)["skipped"]]
     skipped = pl.DataFrame(rows, schema=SKIPPED, orient="row")
-    parts = [metrics.lean(part) for part in Run(folder, record).parts()]
+    run = Run(folder, record)
+    parts = [metrics.lean(part) for part in run.parts()]
     pairs = pl.concat(parts) if parts else pl.DataFrame(schema={"kind": pl.String})
     write_frame(folder / "skipped.parquet", skipped)
-    write_frame(folder / "profile.parquet", metrics.profile(pairs, plan.seed))
+    write_frame(folder / "profile.parquet", metrics.profile(pairs, plan.seed, originals=run.gallery()))
     record["n"] = {
         "original": plan.table.rows,
         "effective": len(pairs),

@@ -61,7 +61,7 @@ def launch(
     from lgip_ort.report.html import write_report
 
     began = time.perf_counter()
-    with _scorer(_maker(name, bundle, plan, how, original), how) as scorer, progress(name, plan) as shown:
+    with _scorer(maker(name, bundle, plan, how, original), how) as scorer, progress(name, plan) as shown:
         load = time.perf_counter() - began
         run = execute(scorer, plan, how.out, shown, how.overwrite, how.resume, load)
     if not run.reused or not (run.folder / "report.html").exists():
@@ -69,7 +69,8 @@ def launch(
     return run
 
 
-def _maker(name: str, bundle: Bundle, plan: Plan, how: How, original: Original) -> Make:
+def maker(name: str, bundle: Bundle, plan: Plan, how: How, original: Original) -> Make:
+    """What builds the engine called `name` (ort, torch) for `plan`."""
     if name == "torch":
         return original(bundle, plan, how.provider)
     threads = how.cores if how.ray is not None else None

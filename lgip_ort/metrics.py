@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from lgip_ort.bootstrap import LEVEL, RESAMPLES, ImageSums, Resampled, intervals, resample
 from lgip_ort.errors import RunFault
 from lgip_ort.perturb.paper import rules
+from lgip_ort.retrieval import Gallery, matched_gap, recalls, spread
 from lgip_ort.strength import BANDS, with_bands
 
-RESAMPLES = 1000
-LEVEL = 0.95
 ALL = "all"
 
 PROFILE = pl.Schema(
@@ -43,14 +42,22 @@ PROFILE = pl.Schema(
 )
 
 
+ProfileRow = tuple[str, str, str, str, float, float | None, float | None, int, bool]
+"""A row of PROFILE."""
+
+
 @dataclass(frozen=True)
 class Metric:
-    """The mean of `of_pair` (an expression of s and s_perturbed, float64) over the pairs of `kind`."""
+    """The mean of `of_pair` (an expression of s and s_perturbed, float64) over the pairs of `kind`.
+
+    `counts`: every pair is a 0 or a 1, and the mean a share.
+    """
 
     name: str
     kind: str
     of_pair: pl.Expr
     higher_is_better: bool
+    counts: bool = False
 
 
 GAP = pl.col("s").cast(pl.Float64) - pl.col("s_perturbed").cast(pl.Float64)
@@ -60,12 +67,13 @@ POSITIVE = (GAP > 0).cast(pl.Float64)
 METRICS = (
     Metric("E_inv", "paraphrase", GAP.abs(), higher_is_better=False),
     Metric("E_sens", "flip", GAP, higher_is_better=True),
-    Metric("PR", "flip", POSITIVE, higher_is_better=True),
+    Metric("PR", "flip", POSITIVE, higher_is_better=True, counts=True),
     Metric("E_sens", "combined", GAP, higher_is_better=True),
-    Metric("PR", "combined", POSITIVE, higher_is_better=True),
+    Metric("PR", "combined", POSITIVE, higher_is_better=True, counts=True),
     # The control: an engine that computed twice what it computed once.
     Metric("E_inv", "identity", GAP.abs(), higher_is_better=False),
 )
+MATCHED_GAP = Metric("matched_gap", "original", GAP, higher_is_better=True)
 WEIGHTED = "weighted"
 """Stratum of all flips in which each counts by its strength (suite `paper`)."""
 
@@ -166,45 +174,57 @@ def with_simple(pairs: pl.DataFrame) -> pl.DataFrame:
     return pairs.with_columns(simple=reworded.str.to_lowercase().str.contains_any(rules()["simple"]))
 
 
-def profile(pairs: pl.DataFrame, seed: int, resamples: int = RESAMPLES) -> pl.DataFrame:
+def profile(
+    pairs: pl.DataFrame, seed: int, resamples: int = RESAMPLES, originals: Gallery | None = None
+) -> pl.DataFrame:
     """The profile (schema PROFILE) of scored pairs, or of their `lean` form, with 95 % intervals.
 
-    A stratum with pairs of fewer than two images has no interval (null). The same seed gives the same bytes.
+    `originals`: images and captions for retrieval and for the matched gap; their images have pairs. A stratum with
+    pairs of fewer than two images has no interval (null). The same seed gives the same bytes.
     """
     pairs = with_images(with_bands(lean(pairs)))
-    chosen = list(strata(pairs))
-    sums = [image_sums(pairs, s) for s in chosen]
-    intervals = bootstrap(sums, seed, resamples)
+    chosen = [(s.metric, s.family, s.stratum, image_sums(pairs, s)) for s in strata(pairs)]
+    if originals is not None:
+        chosen += [(m, ALL, ALL, sums) for m, sums in of_originals(originals, pairs)]
+    sums = [entry[-1] for entry in chosen]
+    means = resample(sums, seed, resamples)
     rows = [
-        (s.metric.name, s.metric.kind, s.family, s.stratum, t.mean, low, high, t.n, s.metric.higher_is_better)
-        for s, t, (low, high) in zip(chosen, sums, intervals, strict=True)
+        (m.name, m.kind, family, stratum, of.mean, low, high, of.n, m.higher_is_better)
+        for (m, family, stratum, of), (low, high) in zip(chosen, intervals(sums, means), strict=True)
     ]
-    return pl.DataFrame(rows, schema=PROFILE, orient="row")
+    return pl.DataFrame(rows + _in_gaps(rows, means), schema=PROFILE, orient="row")
 
 
-@dataclass(frozen=True)
-class ImageSums:
-    """Per image, in a fixed order: the weighted sum of a value over its pairs, the sum of their weights (both float64),
-    and the number of pairs (int64)."""
+def _in_gaps(rows: list[ProfileRow], means: Resampled) -> list[ProfileRow]:
+    """E_inv and E_sens over all pairs, divided by the matched gap: what can be compared between families of models.
 
-    total: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    count: NDArray[np.int64]
+    Left out where the interval of the gap reaches zero: such a model tells no caption from another, and a quotient by
+    nothing is no number.
+    """
+    place = {row[:4]: number for number, row in enumerate(rows)}
+    gap = place.get((MATCHED_GAP.name, MATCHED_GAP.kind, ALL, ALL))
+    if gap is None or (least := rows[gap][5]) is None or least <= 0:
+        return []
+    out: list[ProfileRow] = []
+    for name, kind in (("E_inv", "paraphrase"), ("E_sens", "flip")):
+        row = place.get((name, kind, ALL, ALL))
+        if row is None or rows[row][5] is None:
+            continue
+        tail = 100 * (1 - LEVEL) / 2
+        low, high = np.nanpercentile(means[:, row] / means[:, gap], [tail, 100 - tail])
+        value = rows[row][4] / rows[gap][4]
+        out.append((f"{name}_rel", kind, ALL, ALL, value, float(low), float(high), rows[row][7], rows[row][8]))
+    return out
 
-    @property
-    def n(self) -> int:
-        """Number of pairs."""
-        return int(self.count.sum())
 
-    @property
-    def images(self) -> int:
-        """Number of images with a pair."""
-        return int((self.count > 0).sum())
-
-    @property
-    def mean(self) -> float:
-        """The weighted mean over pairs."""
-        return float(self.total.sum() / self.weight.sum())
+def of_originals(originals: Gallery, pairs: pl.DataFrame) -> Iterator[tuple[Metric, ImageSums]]:
+    """The matched gap and recalls, as sums over the images of `pairs` (with their numbers, see `with_images`)."""
+    numbers = pairs.select("image_id", "image").unique("image")
+    place = dict(zip(numbers["image_id"].cast(pl.String).to_list(), numbers["image"].to_list(), strict=True))
+    yield MATCHED_GAP, spread(matched_gap(originals), originals.image_ids, place, len(place))
+    for (name, kind), sums in recalls(originals).items():
+        found = Metric(name, kind, pl.lit(None), higher_is_better=True, counts=True)
+        yield found, spread(sums, originals.image_ids, place, len(place))
 
 
 def with_images(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -226,34 +246,3 @@ def image_sums(pairs: pl.DataFrame, stratum: Stratum) -> ImageSums:
         np.bincount(image, chosen[name].to_numpy(), minlength=images).astype(np.float64) for name in ("value", "weight")
     )
     return ImageSums(total, weight, np.bincount(image, minlength=images).astype(np.int64))
-
-
-def bootstrap(
-    strata: list[ImageSums], seed: int, resamples: int = RESAMPLES
-) -> list[tuple[float | None, float | None]]:
-    """Percentile intervals (LEVEL) of the ratio of sums, images drawn with replacement, one draw for all strata.
-
-    (None, None) where fewer than two images have a pair. A resample without any pair of a stratum is left out of it.
-    """
-    if not strata:
-        return []
-    total = np.stack([s.total for s in strata], axis=1)
-    weight = np.stack([s.weight for s in strata], axis=1)
-    images = len(total)
-    rng = np.random.default_rng(seed)
-    means = np.empty((resamples, len(strata)))
-    step = max(1, 1_000_000 // images)  # resamples at a time: 8 MB of weights
-    for start in range(0, resamples, step):
-        rows = slice(start, min(start + step, resamples))
-        draws = rng.multinomial(images, np.full(images, 1 / images), size=rows.stop - rows.start).astype(np.float64)
-        drawn = draws @ weight
-        means[rows] = np.divide(draws @ total, drawn, out=np.full_like(drawn, np.nan), where=drawn > 0)
-    tail = 100 * (1 - LEVEL) / 2
-    out: list[tuple[float | None, float | None]] = []
-    for column, stratum in zip(means.T, strata, strict=True):
-        if stratum.images < 2:
-            out.append((None, None))
-            continue
-        low, high = np.nanpercentile(column, [tail, 100 - tail])
-        out.append((float(low), float(high)))
-    return out

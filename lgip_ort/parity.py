@@ -1,27 +1,37 @@
 """Two runs over the same table: did the candidate keep the reference's profile?
 
 For every metric in every stratum the paired difference (candidate minus reference) gets a 95 % interval from a
-bootstrap that resamples images, and a verdict: `equal` where the interval lies inside the margin, `drifted` where it
-lies outside, `inconclusive` where it does neither. A difference that looks like an improvement is a drift as well.
+bootstrap that resamples images, and a verdict: `equal` where that interval lies inside the margin, `drifted` where it
+and the simultaneous interval lie outside, `inconclusive` where neither holds. A difference that looks like an
+improvement is a drift as well.
+
+Of many rows taken together, each claim is as strong as it reads: all rows have to be equal for the whole to be, which
+needs no correction (an intersection-union test; Berger, Technometrics 24, 1982), and one row is enough for a drift,
+which is why that is judged by intervals that hold all at once (`bootstrap.simultaneous`).
 """
 
 from __future__ import annotations
 
 import math
-import tomllib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
 from lgip_ort import metrics
+from lgip_ort.blame import Step
+from lgip_ort.bootstrap import ImageSums, Interval, intervals, resample, simultaneous
 from lgip_ort.errors import UsageFault
+from lgip_ort.margins import Margins, read_margins
+from lgip_ort.metrics import Metric
 from lgip_ort.run import Run
 from lgip_ort.strength import with_bands
 
 Verdict = Literal["equal", "drifted", "inconclusive"]
+Z = 1.96
+"""Standard errors on each side of a 95 % interval."""
 
 # What has to be the same in two stamps before a difference can be blamed on the engine.
 SAME = ("model", "weights sha256", "suite", "seed", "table", "dataset hash")
@@ -30,8 +40,12 @@ SAME_ARM = ("padding", "lengths")
 
 @dataclass(frozen=True)
 class Row:
-    """One metric in one stratum. `delta` is candidate minus reference; `images_needed` says how many images would
-    settle an inconclusive row, None where the verdict stands or no number of images can settle it."""
+    """One metric in one stratum. `delta` is candidate minus reference, [ci_low, ci_high] its interval, [drift_low,
+    drift_high] the one that holds for all rows at once.
+
+    `noise`: what the same engine makes of the same text twice, in the metric's unit (see `_noise`); `images_needed`:
+    how many images would settle an inconclusive row, None where the verdict stands or no number of images can.
+    """
 
     metric: str
     kind: str
@@ -42,7 +56,10 @@ class Row:
     delta: float
     ci_low: float | None
     ci_high: float | None
+    drift_low: float | None
+    drift_high: float | None
     margin: float
+    noise: float | None
     verdict: Verdict
     n: int
     images: int
@@ -53,7 +70,8 @@ class Row:
 class Comparison:
     """The outcome. `sign_changes`: flip pairs that one run scores as right and the other as wrong, with texts and
     scores; `max_ds`: the largest |difference| of a score of the same pair; `left_out`: strata finer than a family
-    (single wrappers, bands of strength) that have pairs of too few images to be judged."""
+    (single wrappers, bands of strength) that have too few pairs to be judged; `blame`: see `blame.find`, None where
+    nobody looked."""
 
     verdict: Verdict
     rows: list[Row]
@@ -62,8 +80,10 @@ class Comparison:
     flips: int
     embedding_cosine: dict[str, float | None]
     max_ds: float
+    margins: Margins
     reference: Run
     candidate: Run
+    blame: list[Step] | None = None
 
     def summary(self) -> dict[str, Any]:
         """The comparison as the one object that `--json` prints."""
@@ -84,16 +104,18 @@ class Comparison:
             },
             "embedding_cosine": self.embedding_cosine,
             "max_ds": self.max_ds,
+            "margins": self.margins.table(),
+            "blame": None if self.blame is None else [asdict(step) for step in self.blame],
             "reference": str(self.reference.folder),
             "candidate": str(self.candidate.folder),
         }
 
 
-def compare(reference: Run, candidate: Run, across_arms: bool = False) -> Comparison:
+def compare(reference: Run, candidate: Run, across_arms: bool = False, margins: Margins | None = None) -> Comparison:
     """Put `candidate` beside `reference`.
 
-    `across_arms`: whether their texts may be padded in two ways. Raises UsageFault where the runs are not over the same
-    pairs of the same model, or not in the same arm, naming the field that differs.
+    `across_arms`: whether their texts may be padded in two ways. `margins`: None for the project's own. Raises
+    UsageFault where the runs are not over the same pairs of the same model, or not in the same arm, naming the field.
     """
     for name in SAME if across_arms else SAME + SAME_ARM:
         field, _, part = name.partition(" ")
@@ -103,13 +125,12 @@ def compare(reference: Run, candidate: Run, across_arms: bool = False) -> Compar
             raise UsageFault(
                 f"the runs can't be compared: {name} is {a!r} in the reference and {b!r} in the candidate{remedy}"
             )
-    both = _join(reference, candidate)
-    margins = read_margins()
+    margins = margins or read_margins()
     # Bands are by the reference's embeddings, where they depend on any.
-    both = metrics.with_images(metrics.with_simple(with_bands(both)))
-    every = _rows(both, list(metrics.strata(both)), margins, reference.stamp["seed"])
+    both = metrics.with_images(metrics.with_simple(with_bands(_join(reference, candidate))))
+    every = _rows(list(_measured(both, reference, candidate)), both, margins, reference.stamp["seed"])
     # A family with few images keeps a verdict open; a finer stratum is a closer look, where there is enough to look at.
-    rows = [row for row in every if row.stratum == metrics.ALL or row.images >= margins["min_images"]]
+    rows = [row for row in every if row.stratum == metrics.ALL or _enough(row, margins)]
     changes = both.filter(
         (pl.col("kind") == "flip")
         & ((pl.col("s") > pl.col("s_perturbed")) != (pl.col("s_candidate") > pl.col("s_perturbed_candidate")))
@@ -128,14 +149,10 @@ def compare(reference: Run, candidate: Run, across_arms: bool = False) -> Compar
         flips=int((both["kind"] == "flip").sum()),
         embedding_cosine=_cosines(reference, candidate),
         max_ds=float(largest),
+        margins=margins,
         reference=reference,
         candidate=candidate,
     )
-
-
-def read_margins() -> dict[str, Any]:
-    """The margins of `margins.toml`."""
-    return tomllib.loads(files(__package__).joinpath("margins.toml").read_text(encoding="utf-8"))
 
 
 def overall(verdicts: list[Verdict]) -> Verdict:
@@ -157,67 +174,133 @@ def _join(reference: Run, candidate: Run) -> pl.DataFrame:
     return both
 
 
-def _rows(both: pl.DataFrame, strata: list[metrics.Stratum], margins: dict[str, Any], seed: int) -> list[Row]:
-    of_reference = [metrics.image_sums(both, s) for s in strata]
+@dataclass(frozen=True)
+class _Measured:
+    """A metric in a stratum, as sums over the same images in both runs."""
+
+    metric: Metric
+    family: str
+    stratum: str
+    reference: ImageSums
+    candidate: ImageSums
+
+    @property
+    def unseen(self) -> float:
+        """By how much a single pair that changes moves the mean of one image; 0 where every pair moves a little.
+
+        A share of few pairs of which none changed has a bootstrap of no width, which is no proof.
+        """
+        return self.reference.images / self.reference.n if self.metric.counts else 0.0
+
+
+def _measured(both: pl.DataFrame, reference: Run, candidate: Run) -> Iterator[_Measured]:
     swapped = both.with_columns(s="s_candidate", s_perturbed="s_perturbed_candidate")
-    of_candidate = [metrics.image_sums(swapped, s) for s in strata]
-    deltas = [
-        metrics.ImageSums(c.total - r.total, r.weight, r.count) for r, c in zip(of_reference, of_candidate, strict=True)
-    ]
+    for s in metrics.strata(both):
+        yield _Measured(s.metric, s.family, s.stratum, metrics.image_sums(both, s), metrics.image_sums(swapped, s))
+    theirs, ours = reference.gallery(), candidate.gallery()
+    if theirs is None or ours is None or theirs.image_ids != ours.image_ids:
+        return
+    of_both = zip(metrics.of_originals(theirs, both), metrics.of_originals(ours, both), strict=True)
+    for (metric, of_reference), (_, of_candidate) in of_both:
+        yield _Measured(metric, metrics.ALL, metrics.ALL, of_reference, of_candidate)
+
+
+def _rows(measured: list[_Measured], both: pl.DataFrame, margins: Margins, seed: int) -> list[Row]:
+    deltas = [m.candidate.against(m.reference) for m in measured]
+    # Two images that change otherwise than was seen, one for the better and one for the worse, as Agresti and Min do
+    # for differences of paired shares (Statistics in Medicine 24, 2005).
+    widened = [d.with_unseen(1 / m.unseen if m.unseen else 0.0) for m, d in zip(measured, deltas, strict=True)]
+    means = resample(widened, seed)
+    found = zip(measured, deltas, intervals(deltas, means), simultaneous(deltas, means), strict=True)
+    noise = _noise(both)
     rows = []
-    for s, r, c, d, (low, high) in zip(
-        strata, of_reference, of_candidate, deltas, metrics.bootstrap(deltas, seed), strict=True
-    ):
-        rule = margins[s.metric.name]
-        margin = max(rule["absolute"], rule["relative"] * abs(r.mean))
+    for m, d, interval, at_once in found:
+        margin = margins.of(m.metric.name).at(m.reference.mean)
+        verdict = judge(interval, at_once, margin, d.images, margins.min_images)
+        needed = images_needed(d.mean, interval, margin, d.images, margins.min_images, m.unseen)
         rows.append(
             Row(
-                metric=s.metric.name,
-                kind=s.metric.kind,
-                family=s.family,
-                stratum=s.stratum,
-                reference=r.mean,
-                candidate=c.mean,
+                metric=m.metric.name,
+                kind=m.metric.kind,
+                family=m.family,
+                stratum=m.stratum,
+                reference=m.reference.mean,
+                candidate=m.candidate.mean,
                 delta=d.mean,
-                ci_low=low,
-                ci_high=high,
+                ci_low=interval[0],
+                ci_high=interval[1],
+                drift_low=at_once[0],
+                drift_high=at_once[1],
                 margin=margin,
-                verdict=(verdict := judge(low, high, margin, d.images, margins["min_images"])),
+                noise=noise.get(m.metric.name),
+                verdict=verdict,
                 n=d.n,
                 images=d.images,
-                images_needed=(
-                    images_needed(d.mean, low, high, margin, d.images, margins["min_images"])
-                    if verdict == "inconclusive"
-                    else None
-                ),
+                images_needed=needed if verdict == "inconclusive" else None,
             )
         )
     return rows
 
 
-def judge(low: float | None, high: float | None, margin: float, images: int, min_images: int) -> Verdict:
-    """The verdict on a difference with the interval [low, high]."""
-    if low is None or high is None or images < min_images:
+def _enough(row: Row, margins: Margins) -> bool:
+    """Whether a stratum has as many images as would settle it if nothing had changed."""
+    least = margins.min_images
+    if row.metric == "PR" and row.margin > 0:
+        least = images_needed(0.0, (0.0, 0.0), row.margin, row.images, least, row.images / row.n) or least
+    return row.images >= least
+
+
+def _noise(both: pl.DataFrame) -> dict[str, float]:
+    """The noise floor by metric: what the noisier of the two engines makes of a text that it encodes twice.
+
+    For E_inv, E_sens and the matched gap the mean difference of a score between the two; for PR the share of the
+    reference's flips whose gap is no larger than the largest of those differences. Empty without identity pairs.
+    """
+    identity = both.filter(pl.col("kind") == "identity")
+    if identity.is_empty():
+        return {}
+    twice = [
+        np.abs(identity[a].to_numpy().astype(np.float64) - identity[b].to_numpy().astype(np.float64))
+        for a, b in (("s", "s_perturbed"), ("s_candidate", "s_perturbed_candidate"))
+    ]
+    mean, largest = (float(max(of(moved) for moved in twice)) for of in (np.mean, np.max))
+    gaps = both.filter(pl.col("kind") == "flip").select(metrics.GAP.abs()).to_series().to_numpy()
+    near = float((gaps <= largest).mean()) if len(gaps) else 0.0
+    return {"E_inv": mean, "E_sens": mean, "matched_gap": mean, "PR": near}
+
+
+def judge(interval: Interval, at_once: Interval, margin: float, images: int, min_images: int) -> Verdict:
+    """The verdict on a difference with this interval, and with `at_once` among the intervals of all rows."""
+    low, high = interval
+    drift_low, drift_high = at_once
+    if low is None or high is None or drift_low is None or drift_high is None or images < min_images:
         return "inconclusive"
     if -margin <= low and high <= margin:
         return "equal"
-    return "drifted" if low > margin or high < -margin else "inconclusive"
+    if (low > margin and drift_low > margin) or (high < -margin and drift_high < -margin):
+        return "drifted"
+    return "inconclusive"
 
 
 def images_needed(
-    delta: float, low: float | None, high: float | None, margin: float, images: int, min_images: int
+    delta: float, interval: Interval, margin: float, images: int, min_images: int, unseen: float = 0.0
 ) -> int | None:
-    """How many images would settle a row: the width of an interval shrinks with the root of their number.
+    """How many images would settle a row, if more of them were as these are.
 
-    None where the difference sits on the margin itself, which no number of images would settle.
+    The half-width of an interval is z sqrt(v / n + 2 (u / n)^2) with v the variance between images and u, `unseen`, the
+    change that an added image brings. Solved for the n at which it is the distance between difference and margin. None
+    where the difference sits on the margin itself, which no number of images would settle.
     """
+    low, high = interval
     distance = abs(margin - abs(delta))
     if low is None or high is None:
         return min_images
     if distance == 0:
         return None
-    widest = max(high - delta, delta - low)
-    return max(min_images, math.ceil(images * (widest / distance) ** 2))
+    widest, added = max(high - delta, delta - low), 2 * (Z * unseen) ** 2
+    spread = max(0.0, images * widest**2 - added / images)  # z^2 v
+    needed = (spread + math.sqrt(spread**2 + 4 * distance**2 * added)) / (2 * distance**2)
+    return max(min_images, math.ceil(needed))
 
 
 def _cosines(reference: Run, candidate: Run) -> dict[str, float | None]:

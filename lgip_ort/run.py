@@ -4,7 +4,7 @@ run.json            the stamp: what went in, what ran it, how it ended
 table.parquet       the pairs in the order of the images, with the lengths that their texts were padded to
 images.parquet      the images: image_id, path, split
 scores/*.parquet    a file a shard, named by what went in: a run that was cut short goes on where it was
-embeddings/*.parquet  a fixed sample of vectors, to compare runs by cosine
+embeddings/*.parquet  vectors of images and their captions, about 5,000 images: for retrieval, and to compare runs
 skipped.parquet     images that could not be read, with the reason
 profile.parquet     the metrics
 report.html
@@ -22,6 +22,7 @@ import polars as pl
 
 from lgip_ort import metrics
 from lgip_ort.errors import UsageFault
+from lgip_ort.retrieval import Gallery, gallery
 
 STAMP = "run.json"
 SCORED, SAMPLED = "scores", "embeddings"
@@ -72,9 +73,18 @@ class Run:
         return read_frame(self.folder / "skipped.parquet")
 
     def embeddings(self) -> pl.DataFrame:
-        """The sampled vectors: tower, key, vector. A text of several shards was encoded in each: the first counts."""
+        """The kept vectors: tower, key, vector. A text of several shards was encoded in each: the first counts."""
         found = pl.concat([read_frame(path) for path in sorted((self.folder / SAMPLED).glob("*.parquet"))])
         return found.unique(["tower", "key"], keep="first", maintain_order=True)
+
+    def gallery(self) -> Gallery | None:
+        """The images that were kept, with their captions; None where there are fewer than two."""
+        columns = ("image_id", "text", "text_length")
+        captions = (
+            read_frame(self.folder / "table.parquet", place["start"], place["rows"]).select(columns)
+            for place in map(shard_metadata, shard_files(self.folder))
+        )
+        return gallery(captions, self.embeddings())
 
 
 def open_run(folder: Path) -> Run:

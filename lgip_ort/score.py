@@ -18,7 +18,7 @@ from lgip_ort.encode import embed_pixels, encode_texts, read_ahead
 from lgip_ort.engine import Embeddings, Engine, EngineStamp
 from lgip_ort.errors import RunFault
 from lgip_ort.image import ImageFault, Pixels, quiet
-from lgip_ort.table import stable_hash
+from lgip_ort.retrieval import image_key, in_gallery, text_key
 
 SCORES = pl.Schema(
     {
@@ -61,7 +61,7 @@ class Shard:
 class ShardScores:
     """scores: SCHEMA of SCORES, in the order of the table. skipped: images that could not be read.
 
-    embeddings: tower, key u64, vector; the sampled rows that let two runs be compared vector by vector.
+    embeddings: tower, key u64, vector; of images of the gallery and of their captions (see `retrieval`).
     seconds: spent on `images` (waiting for them and encoding), on `texts` and in `total`.
     """
 
@@ -77,7 +77,7 @@ class Scorer(Protocol):
     stamp: EngineStamp
 
     def score(
-        self, root: Path, shards: Sequence[Shard], pairs: Pairs, sample: float, progress: Progress
+        self, root: Path, shards: Sequence[Shard], pairs: Pairs, gallery: float, progress: Progress
     ) -> Iterator[tuple[Shard, ShardScores]]:
         """Every shard with its scores, in any order. `pairs` reads the rows of a shard."""
         ...
@@ -90,14 +90,14 @@ class Local:
         self.engine, self.stamp = engine, engine.stamp
 
     def score(
-        self, root: Path, shards: Sequence[Shard], pairs: Pairs, sample: float, progress: Progress
+        self, root: Path, shards: Sequence[Shard], pairs: Pairs, gallery: float, progress: Progress
     ) -> Iterator[tuple[Shard, ShardScores]]:
         """Every shard with its scores, in order."""
         paths = (root / path for shard in shards for path in shard.images["path"])
         with quiet(), closing(read_ahead(self.engine, paths)) as pixels:
             for shard in shards:
                 mine = islice(pixels, len(shard.images))
-                yield shard, score_shard(self.engine, mine, shard.images, pairs(shard), sample, progress)
+                yield shard, score_shard(self.engine, mine, shard.images, pairs(shard), gallery, progress)
 
 
 def score_shard(
@@ -105,14 +105,15 @@ def score_shard(
     pixels: Iterable[Pixels | ImageFault],
     images: pl.DataFrame,
     table: pl.DataFrame,
-    sample: float,
+    gallery: float,
     progress: Progress,
 ) -> ShardScores:
     """Score the pairs of `table` that belong to `images` (image_id, path, ...), of which `pixels` has one each.
 
     Every image and every distinct text is encoded once at each of its padded lengths, identity pairs apart: their
     second text is encoded again among other neighbours, so that their error is the engine's noise and not zero by
-    construction. `sample` is the share of embeddings that is kept. Products are taken in float32.
+    construction. `gallery` is the share of images whose vectors are kept, with those of their captions. Products are
+    taken in float32.
 
     Raises RunFault where a score is not finite, naming image and texts.
     """
@@ -144,10 +145,12 @@ def score_shard(
         schema=SCORES,
     )
     _refuse_not_finite(scores, table)
-    kept = pl.concat(
+    kept = [image_id for image_id in rows if in_gallery(image_id, gallery)]
+    captions = np.unique(text_row[table["image_id"].is_in(kept).to_numpy()])
+    embeddings = pl.concat(
         [
-            _sampled("vision", [(image_id,) for image_id in rows], vectors, sample),
-            _sampled("text", _keys(texts), text_vectors, sample),
+            _keyed("vision", [image_key(i) for i in kept], vectors[[rows[i] for i in kept]]),
+            _keyed("text", [text_key(*row) for row in texts[captions].iter_rows()], text_vectors[captions]),
         ]
     )
     seconds = {
@@ -155,7 +158,7 @@ def score_shard(
         "texts": texts_done - images_done,
         "total": time.perf_counter() - began,
     }
-    return ShardScores(scores, skipped, kept, seconds)
+    return ShardScores(scores, skipped, embeddings, seconds)
 
 
 def _distinct(table: pl.DataFrame) -> tuple[pl.DataFrame, Rows, Rows]:
@@ -178,11 +181,6 @@ def _encode_texts(engine: Engine, texts: pl.DataFrame, progress: Progress) -> Em
     return out
 
 
-def _keys(texts: pl.DataFrame) -> list[tuple[object, ...]]:
-    """What a text's vector is known by: the text, and its padded length where it has one."""
-    return [(text,) if length is None else (text, length) for text, length in texts.iter_rows()]
-
-
 def _dot(a: Embeddings, b: Embeddings) -> NDArray[np.float32]:
     """Row by row: float32 (n, dim) x 2 -> float32 (n,)."""
     return np.einsum("nd,nd->n", a, b, dtype=np.float32)
@@ -199,13 +197,7 @@ def _refuse_not_finite(scores: pl.DataFrame, table: pl.DataFrame) -> None:
         )
 
 
-def _sampled(tower: str, keys: list[tuple[object, ...]], vectors: Embeddings, share: float) -> pl.DataFrame:
-    """The rows whose hash falls into `share`: the same rows in every run, whatever the shards."""
-    hashes = [stable_hash(tower, *key) for key in keys]
-    kept = [i for i, h in enumerate(hashes) if h < share * 2**64]
+def _keyed(tower: str, keys: list[int], vectors: Embeddings) -> pl.DataFrame:
     vector = pl.Array(pl.Float32, vectors.shape[1])
     schema = pl.Schema([("tower", pl.String()), ("key", pl.UInt64()), ("vector", vector)])
-    return pl.DataFrame(
-        {"tower": [tower] * len(kept), "key": [hashes[i] for i in kept], "vector": vectors[kept]},
-        schema=schema,
-    )
+    return pl.DataFrame({"tower": [tower] * len(keys), "key": keys, "vector": vectors}, schema=schema)

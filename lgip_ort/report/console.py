@@ -109,7 +109,21 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         before, after = pair["s"] - pair["s_perturbed"], pair["s_candidate"] - pair["s_perturbed_candidate"]
         line = f"  image {pair['image_id']}: {pair['text']!r} / {pair['perturbed']!r}: {before:+.5f} -> {after:+.5f}"
         console.print(Text(line), soft_wrap=True)
-    console.print(Text(f"verdict: {comparison.verdict}", style=f"bold {COLOURS[comparison.verdict]}"))
+    for step in comparison.blame or []:
+        line = f"{step.tower} {step.step}: {step.differing:.0%} of {step.compared} differ; {step.found}"
+        line = f"  {line}" if not step.to_blame else f"  {line}  <- to blame"
+        console.print(Text(line, style="bold" if step.to_blame else ""), soft_wrap=True)
+    console.print(Text(verdict_line(comparison), style=f"bold {COLOURS[comparison.verdict]}"), soft_wrap=True)
+
+
+def verdict_line(comparison: Comparison) -> str:
+    """The comparison in one line: what a log, a badge or a commit status has room for."""
+    reference, candidate = comparison.reference.stamp, comparison.candidate.stamp
+    within = sum(row.verdict == "equal" for row in comparison.rows)
+    return (
+        f"verdict: {comparison.verdict} ({candidate['model']}, {_engine(candidate)} against {_engine(reference)}: "
+        f"{within} of {len(comparison.rows)} rows within their margins, {reference['n']['images']:,} images)"
+    )
 
 
 def print_findings(console: Console, findings: list[Finding]) -> None:
