@@ -20,6 +20,9 @@ from lgip_ort.errors import UsageFault, did_you_mean
 PLUGIN = "onnxruntime_ep_openvino"
 """OpenVINO as a plug-in: a package beside the plain ONNX Runtime, told by its devices instead of by its name."""
 
+BUILT_IN = tuple(ort.get_available_providers())
+"""Asked before a plug-in is registered: then ONNX Runtime may list it, too, and run on the CPU where it is named."""
+
 PROBE = Path(__file__).with_name("probe.onnx")
 """Two products with the identity, float32 (16, 16): what comes out is what the arithmetic kept of what went in."""
 
@@ -70,7 +73,7 @@ class Provider:
         return {} if self._plugged_in() else dict(self.options)
 
     def _plugged_in(self) -> bool:
-        return self.name not in ort.get_available_providers()
+        return self.name not in BUILT_IN
 
 
 def choose(asked: str) -> Provider:
@@ -118,7 +121,7 @@ def tensorrt_problem() -> str | None:
 
 def openvino_problem() -> str | None:
     """What keeps the OpenVINO provider from working here, None where nothing does."""
-    if PROVIDERS["openvino"].name in ort.get_available_providers() or plugin_devices():
+    if PROVIDERS["openvino"].name in BUILT_IN or plugin_devices():
         return None
     if find_spec(PLUGIN) is None:
         return "pip install 'lgip-ort[openvino]' brings its plug-in"
@@ -141,7 +144,7 @@ def plugin_devices() -> list[Any]:
 
 
 def _gpu_problem(name: str, library: str, brings: str) -> str | None:
-    if name not in ort.get_available_providers():
+    if name not in BUILT_IN:
         return f"this onnxruntime has no {name}; install onnxruntime-gpu and no onnxruntime beside it"
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:

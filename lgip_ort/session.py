@@ -112,6 +112,8 @@ class Session:
             raise ValueError(f"input {self.input!r}: {list(array.shape)} found, {self.shape} expected")
         buffers = self._buffers_of(array.shape)
         buffers.source.update_inplace(np.ascontiguousarray(array))
+        # Bound again: a plug-in whose memory is not the CPU's is given a copy, made when the input is bound.
+        buffers.binding.bind_ortvalue_input(self.input, buffers.source)
         self._session.run_with_iobinding(buffers.binding)
         return np.array(buffers.target.numpy(), np.float32, copy=True)  # the buffer is used again by the next batch
 
@@ -130,7 +132,6 @@ class Session:
         source = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), self.dtype, device)
         target = ort.OrtValue.ortvalue_from_shape_and_type([shape[0], self.dim], np.float32, device)
         binding = self._session.io_binding()
-        binding.bind_ortvalue_input(self.input, source)
         binding.bind_ortvalue_output(self.output, target)
         made = self._buffers[shape] = _Buffers(binding, source, target)
         if len(self._buffers) > SHAPES:

@@ -36,7 +36,7 @@ def without(library: str):
     ],
 )
 def test_cuda_that_can_not_work(monkeypatch, providers, missing, message):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+    monkeypatch.setattr(provider_module, "BUILT_IN", providers)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
     monkeypatch.setattr(ctypes, "CDLL", without(missing))
     with pytest.raises(UsageFault, match=f"CUDAExecutionProvider is not available: .*{message}"):
@@ -53,7 +53,7 @@ def test_cuda_that_can_not_work(monkeypatch, providers, missing, message):
     ],
 )
 def test_tensorrt_that_can_not_work(monkeypatch, providers, missing, message):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+    monkeypatch.setattr(provider_module, "BUILT_IN", providers)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
     monkeypatch.setattr(ctypes, "CDLL", without(missing))
     with pytest.raises(UsageFault, match=f"TensorrtExecutionProvider is not available: .*{message}"):
@@ -61,7 +61,7 @@ def test_tensorrt_that_can_not_work(monkeypatch, providers, missing, message):
 
 
 def test_auto_takes_cuda_where_it_works(monkeypatch):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(provider_module, "BUILT_IN", ["CUDAExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
     monkeypatch.setattr(ctypes, "CDLL", without("nothing"))
     assert choose("auto") is choose("cuda") is PROVIDERS["cuda"]
@@ -130,7 +130,7 @@ def test_executed_precision(monkeypatch, key, precision, measured, expected):
 
 
 def test_openvino_that_can_not_work(monkeypatch):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(provider_module, "BUILT_IN", ["CPUExecutionProvider"])
     monkeypatch.setattr(provider_module, "plugin_devices", list)
     monkeypatch.setattr(provider_module, "find_spec", lambda name: None)
     with pytest.raises(
@@ -159,7 +159,7 @@ def test_openvino_built_in_or_plugged_in(monkeypatch, built_in):
             seen.append((devices, options))
 
     names = ["OpenVINOExecutionProvider"] if built_in else ["CPUExecutionProvider"]
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    monkeypatch.setattr(provider_module, "BUILT_IN", names)
     monkeypatch.setattr(onnxruntime, "InferenceSession", Made)
     monkeypatch.setattr(provider_module, "plugin_devices", lambda: ["cpu 0"])
     openvino = choose("openvino")
