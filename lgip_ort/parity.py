@@ -30,8 +30,8 @@ from lgip_ort.run import Run
 from lgip_ort.strength import with_bands
 
 Verdict = Literal["equal", "drifted", "inconclusive"]
-Z = 1.96
-"""Standard errors on each side of a 95 % interval."""
+UNSEEN = 3
+"""Pairs that the end of a 95 % interval is away where none of them changed: the rule of three."""
 
 # What has to be the same in two stamps before a difference can be blamed on the engine.
 SAME = ("model", "weights sha256", "suite", "seed", "table", "dataset hash")
@@ -246,7 +246,7 @@ def _enough(row: Row, margins: Margins) -> bool:
     """Whether a stratum has as many images as would settle it if nothing had changed."""
     least = margins.min_images
     if row.metric == "PR" and row.margin > 0:
-        least = images_needed(0.0, (0.0, 0.0), row.margin, row.images, least, row.images / row.n) or least
+        least = max(least, math.ceil(UNSEEN * row.images / row.n / row.margin))
     return row.images >= least
 
 
@@ -287,9 +287,9 @@ def images_needed(
 ) -> int | None:
     """How many images would settle a row, if more of them were as these are.
 
-    The half-width of an interval is z sqrt(v / n + 2 (u / n)^2) with v the variance between images and u, `unseen`, the
-    change that an added image brings. Solved for the n at which it is the distance between difference and margin. None
-    where the difference sits on the margin itself, which no number of images would settle.
+    The half-width of an interval is sqrt(z^2 v / n + (UNSEEN u / n)^2) with v the variance between images and u,
+    `unseen`, the change that an added image brings. Solved for the n at which it is the distance between difference and
+    margin. None where the difference sits on the margin itself, which no number of images would settle.
     """
     low, high = interval
     distance = abs(margin - abs(delta))
@@ -297,7 +297,7 @@ def images_needed(
         return min_images
     if distance == 0:
         return None
-    widest, added = max(high - delta, delta - low), 2 * (Z * unseen) ** 2
+    widest, added = max(high - delta, delta - low), (UNSEEN * unseen) ** 2
     spread = max(0.0, images * widest**2 - added / images)  # z^2 v
     needed = (spread + math.sqrt(spread**2 + 4 * distance**2 * added)) / (2 * distance**2)
     return max(min_images, math.ceil(needed))

@@ -35,7 +35,10 @@ COMPARISON = {
     "weights": str,
     "padding": {"reference": str, "candidate": str},
     "rows": [
-        NAMES | COMPARED | {"margin": NUMBER, "verdict": str, "n": int, "images": int, "images_needed": NULLABLE}
+        NAMES
+        | COMPARED
+        | {"drift_low": NULLABLE, "drift_high": NULLABLE, "margin": NUMBER, "noise": NULLABLE}
+        | {"verdict": str, "n": int, "images": int, "images_needed": NULLABLE}
     ],
     "left_out": int,
     "sign_changes": {
@@ -45,6 +48,11 @@ COMPARISON = {
     },
     "embedding_cosine": COSINE,
     "max_ds": NUMBER,
+    "margins": {
+        "min_images": int,
+        **{key: {"absolute": NUMBER, "relative": NUMBER} for key in ("E_inv", "E_sens", "PR", "matched_gap", "recall")},
+    },
+    "blame": (list, type(None)),
     "reference": str,
     "candidate": str,
 }  # fmt: skip

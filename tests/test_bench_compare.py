@@ -9,9 +9,14 @@ from toy import UNKNOWN, make_bundle, rehash
 pytestmark = pytest.mark.usefixtures("no_charts")
 
 
-def test_compare_equal(bench, score):
+def test_compare_equal(bench, score, tmp_path):
+    """80 flips of a kind leave three of 80 open: less than one's own margin, more than the project's."""
     runs = [score("--json", "--batch-size", n).json()["run"] for n in (64, 1)]
     outcome = bench("compare", *runs, "--json")
+    assert (outcome.code, outcome.json()["verdict"]) == (1, "inconclusive")
+    margins = tmp_path / "margins.toml"
+    margins.write_text("[PR]\nabsolute = 0.05\n[recall]\nabsolute = 0.08\n")
+    outcome = bench("compare", *runs, "--margins", margins, "--json")
     assert outcome.code == 0
     data = outcome.json()
     conforms(data, COMPARISON)
@@ -20,7 +25,8 @@ def test_compare_equal(bench, score):
     assert (data["reference"], data["candidate"]) == tuple(runs)
     assert data["sign_changes"] == {"n": 0, "of": 240, "pairs": []}
     assert min(data["embedding_cosine"].values()) > 0.999999
-    shown = bench("compare", *runs)
+    assert data["margins"]["PR"] == {"absolute": 0.05, "relative": 0.0}
+    shown = bench("compare", *runs, "--margins", margins)
     assert shown.code == 0
     assert "verdict: equal" in shown.out
 
@@ -50,8 +56,18 @@ def test_compare_inconclusive(bench, score):
     outcome = bench("compare", *runs, "--json")
     assert outcome.code == 1
     assert outcome.json()["verdict"] == "inconclusive"
-    assert {row["images_needed"] for row in outcome.json()["rows"]} == {30}
-    assert "30 images" in bench("compare", *runs).out
+    rows = outcome.json()["rows"]
+    assert {row["images_needed"] for row in rows if row["metric"] not in ("PR", "R@1", "R@5", "R@10")} == {30}
+    most = max(row["images_needed"] for row in rows)
+    assert most > 100  # a share of few pairs is not known to a hundredth
+    assert f"{most} images" in bench("compare", *runs).out
+
+
+def test_margins_that_are_none(bench, score, tmp_path):
+    run = score("--json").json()["run"]
+    outcome = bench("compare", run, run, "--margins", tmp_path / "nowhere.toml")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "nowhere.toml: not a table of margins" in outcome.err
 
 
 def test_compare_refuses(bench, score, spoiled, tmp_path):

@@ -6,7 +6,8 @@ import pytest
 from made import make_scores, make_table
 
 from lgip_ort.errors import RunFault
-from lgip_ort.metrics import PROFILE, ImageSums, bootstrap, join_scores, profile
+from lgip_ort.metrics import PROFILE, join_scores, profile
+from lgip_ort.retrieval import Gallery
 
 # Two images; every number is a multiple of a power of two, so that sums are exact.
 ROWS = [
@@ -219,10 +220,33 @@ def test_rare_stratum():
     assert found.select("value", "ci_low", "ci_high", "n").rows() == [(0.0, -1.0, 1.0, 2)]
 
 
-def test_resamples_are_shared_by_strata():
-    """Equal strata get equal intervals; a paired difference of equal runs is exactly zero."""
-    sums = ImageSums(np.random.default_rng(0).normal(size=30), np.ones(30), np.ones(30, np.int64))
-    first, second, nothing = bootstrap([sums, sums, ImageSums(sums.total * 0, sums.weight, sums.count)], seed=5)
-    assert first == second
-    assert nothing == (0.0, 0.0)
-    assert bootstrap([], seed=5) == []
+def gallery(images, texts):
+    """A gallery in which text n is the caption of image n."""
+    rows = np.arange(len(images))
+    return Gallery(["A", "B"], np.array(images, np.float32), np.array(texts, np.float32), rows, rows)
+
+
+def test_originals():
+    """True captions score 1 and 0.6, the others' 0: the gap is 0.8, and both are found."""
+    found = profile(pairs_of(ROWS), 0, originals=gallery([(1, 0), (0, 1)], [(1, 0), (0, 0.6)]))
+    rows = {(r["metric"], r["kind"]): r for r in found.to_dicts() if r["family"] == r["stratum"] == "all"}
+    gap = rows["matched_gap", "original"]
+    assert (gap["value"], gap["n"], gap["higher_is_better"]) == (pytest.approx(0.8), 2, True)
+    assert (gap["ci_low"], gap["ci_high"]) == (pytest.approx(0.6), pytest.approx(1.0))
+    for k in (1, 5, 10):
+        for kind in ("image_to_text", "text_to_image"):
+            assert (rows[f"R@{k}", kind]["value"], rows[f"R@{k}", kind]["n"]) == (1.0, 2)
+    relative = rows["E_inv_rel", "paraphrase"]
+    assert (relative["value"], relative["n"]) == (pytest.approx(0.5 / 3 / 0.8), 3)
+    # Image A alone: 0.25 of 1.0; B alone: 0 of 0.6.
+    assert (relative["ci_low"], relative["ci_high"]) == (pytest.approx(0.0), pytest.approx(0.25))
+    assert rows["E_sens_rel", "flip"]["value"] == pytest.approx(rows["E_sens", "flip"]["value"] / 0.8)
+    assert (relative["higher_is_better"], rows["E_sens_rel", "flip"]["higher_is_better"]) == (False, True)
+
+
+def test_nothing_is_divided_by_a_gap_that_may_be_none():
+    """Captions that fit the other image as well: the interval of the gap holds zero."""
+    found = profile(pairs_of(ROWS), 0, originals=gallery([(1, 0), (0, 1)], [(1, 0), (1, 0)]))
+    gap = found.filter(metric="matched_gap")
+    assert gap["value"].item() == 0.0
+    assert found.filter(pl.col("metric").str.ends_with("_rel")).is_empty()

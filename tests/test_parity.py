@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import polars as pl
 import pytest
 from made import make_run, make_scores, make_table, make_vectors, write_shard
 
 from lgip_ort import parity
 from lgip_ort.errors import UsageFault
-from lgip_ort.parity import compare, images_needed, judge, overall, read_margins
+from lgip_ort.margins import Margin, Margins, read_margins
+from lgip_ort.parity import compare, images_needed, judge, overall
+from lgip_ort.retrieval import image_key, text_key
 
-IMAGES = 40
+IMAGES = 400
 ROWS = [
-    (f"{i:02d}", kind, family)
+    (f"{i:03d}", kind, family)
     for i in range(IMAGES)
     for kind, family in (("paraphrase", "wrapper"), ("flip", "colour"), ("identity", "identity"))
 ]
@@ -63,7 +66,11 @@ def test_same_scores(judged):
         ("E_inv", "identity", "identity", "all"),
     ]
     for r in comparison.rows:
-        assert (r.delta, r.ci_low, r.ci_high, r.verdict, r.n, r.images) == (0, 0, 0, "equal", 40, 40)
+        assert (r.delta, r.verdict, r.n, r.images) == (0, "equal", 400, 400)
+        # Of a share of 400 pairs without a change it is known to three pairs.
+        known = 3 / 400 if r.metric == "PR" and r.stratum != "weighted" else 0
+        if r.stratum != "weighted":
+            assert (r.ci_low, r.ci_high) == pytest.approx((-known, known), rel=0.02)
         assert r.reference == r.candidate
         assert r.images_needed is None
     assert row(comparison, "E_inv").reference == pytest.approx(0.02, rel=1e-5)
@@ -71,7 +78,7 @@ def test_same_scores(judged):
     assert row(comparison, "E_inv").margin == pytest.approx(0.001, rel=1e-5)
     assert row(comparison, "PR").margin == 0.01
     assert row(comparison, "E_inv", "identity").margin == 0.0005
-    assert (len(comparison.sign_changes), comparison.flips, comparison.max_ds) == (0, 40, 0)
+    assert (len(comparison.sign_changes), comparison.flips, comparison.max_ds) == (0, 400, 0)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_drift_that_cancels_out_in_the_mean_of_gaps(judged):
     assert len(comparison.sign_changes) == 4
 
 
-def test_bands_are_the_reference_s(tmp_path, monkeypatch):
+def test_bands_are_the_reference_s(tmp_path):
     """How strong a flip is must not depend on which of the two runs is asked: the same pairs stand in both strata.
 
     By the reference's texts every fourth flip is far (strength 0.8 of 0.3 among all), by the candidate's all others are.
@@ -134,16 +141,91 @@ def test_bands_are_the_reference_s(tmp_path, monkeypatch):
         runs.append(make_run(tmp_path / name, TABLE, S, PERTURBED))
         scores = make_scores(TABLE, S, PERTURBED).with_columns(text_cosine=pl.Series(cosines, dtype=pl.Float32))
         write_shard(runs[-1].folder, scores)
-    assert compare(*runs).left_out == 2  # E_sens and PR of the strong flips are of ten images
-    monkeypatch.setattr(parity, "read_margins", lambda: read_margins() | {"min_images": 10})
-    comparison = compare(*runs)
+    assert compare(*runs).left_out == 1  # PR of the strong flips, a hundred pairs
+    own = read_margins()
+    wide = Margins(own.min_images, {**own.by_metric, "PR": Margin(0.04, 0.0)})
+    comparison = compare(*runs, margins=wide)
     assert comparison.left_out == 0
-    (band,) = [r for r in comparison.rows if (r.metric, r.family, r.n) == ("E_sens", "all", 10)]
+    (band,) = [r for r in comparison.rows if (r.metric, r.family, r.n) == ("E_sens", "all", 100)]
     assert band.stratum == "strong"
     assert band.reference == band.candidate == pytest.approx(-0.1, rel=1e-5)
     weighted = row(comparison, "E_sens", stratum="weighted")
     assert weighted.reference == weighted.candidate == pytest.approx((10 * 0.8 * -0.1 + 30 * 0.3 * 0.1) / 17, rel=1e-5)
     assert weighted.delta == 0
+
+
+def test_a_share_of_few_pairs_is_not_proved_by_none_that_changed(tmp_path):
+    """40 images and no change at all: PR may still be off by three pairs of 40; what moves a little everywhere is known."""
+    n = 40 * 3
+    runs = [make_run(tmp_path / name, TABLE[:n], S[:n], PERTURBED[:n]) for name in "ab"]
+    comparison = compare(*runs)
+    assert comparison.verdict == row(comparison, "PR").verdict == "inconclusive"
+    assert row(comparison, "PR").images_needed == pytest.approx(300, abs=40)
+    assert row(comparison, "E_sens").verdict == row(comparison, "E_inv").verdict == "equal"
+    assert not [r for r in comparison.rows if r.metric == "PR" and r.stratum != "all"]
+    assert comparison.left_out == 2
+
+
+def test_noise_floor(judged):
+    """Beside every margin: what an engine makes of one text twice, and how many flips are as close as that."""
+    twice = [p - (0.002 if kind == "identity" else 0) for p, (_, kind, _) in zip(PERTURBED, ROWS, strict=True)]
+    near = [0.499 if r[0] in ("001", "002") and r[1] == "flip" else p for p, r in zip(PERTURBED, ROWS, strict=True)]
+    comparison = judged(twice)
+    assert row(comparison, "E_inv").noise == pytest.approx(0.002, rel=1e-3)
+    assert row(comparison, "E_sens").noise == pytest.approx(0.002, rel=1e-3)
+    assert row(comparison, "PR").noise == 0
+    assert row(judged(PERTURBED), "E_inv").noise == 0
+    noise = parity._noise(parity._join(judged(near).candidate, comparison.candidate))
+    assert noise["PR"] == 2 / 400
+
+
+def test_runs_without_a_control_have_no_noise_floor(tmp_path):
+    rows = [i for i, r in enumerate(ROWS) if r[1] != "identity"]
+    runs = [make_run(tmp_path / n, TABLE[rows], [S[i] for i in rows], [PERTURBED[i] for i in rows]) for n in "ab"]
+    assert {r.noise for r in compare(*runs).rows} == {None}
+
+
+def test_margins_of_ones_own(judged, tmp_path):
+    file = tmp_path / "margins.toml"
+    file.write_text("[E_sens]\nabsolute = 0.5\n")
+    perturbed = moved(flip=0.01)
+    reference = judged(perturbed).reference
+    candidate = judged(perturbed).candidate
+    assert row(compare(reference, candidate), "E_sens").verdict == "drifted"
+    comparison = compare(reference, candidate, margins=read_margins(file))
+    assert (row(comparison, "E_sens").margin, row(comparison, "E_sens").verdict) == (0.5, "equal")
+    assert comparison.summary()["margins"]["E_sens"] == {"absolute": 0.5, "relative": 0.05}
+
+
+def originals(folder, images, texts):
+    """Vectors of the images and captions of TABLE."""
+    ids = TABLE["image_id"].unique(maintain_order=True).to_list()
+    rows = [("vision", image_key(i), v) for i, v in zip(ids, images, strict=True)]
+    rows += [
+        ("text", text_key(t, None), v) for t, v in zip(TABLE["text"].to_list(), np.repeat(texts, 3, 0), strict=True)
+    ]
+    make_vectors(rows).write_parquet(folder / "embeddings/0.parquet")
+
+
+def test_retrieval_is_compared(tmp_path):
+    """Captions of two images in ten changed places: one in ten is lost, both ways, and a tenth of the gap with it."""
+    turns = 2 * np.pi * np.arange(IMAGES) / IMAGES
+    circle = np.stack([np.cos(turns), np.sin(turns)], 1)
+    swapped = circle.copy()
+    for start in range(0, IMAGES, 20):
+        swapped[[start, start + 1]] = circle[[start + 1, start]]
+    runs = [make_run(tmp_path / name, TABLE, S, PERTURBED) for name in "ab"]
+    originals(runs[0].folder, circle, circle)
+    originals(runs[1].folder, circle, swapped)
+    comparison = compare(*runs)
+    for kind in ("image_to_text", "text_to_image"):
+        (found,) = [r for r in comparison.rows if (r.metric, r.kind) == ("R@1", kind)]
+        assert (found.reference, found.candidate, found.verdict) == (1, pytest.approx(0.9), "drifted")
+        assert (found.margin, found.n) == (0.02, 400 if kind == "image_to_text" else 1200)
+    gap = row(comparison, "matched_gap")
+    assert gap.reference == pytest.approx(1 + 1 / 399, rel=1e-5)
+    assert gap.verdict == "equal"  # a neighbour on the circle is nearly the same
+    assert comparison.verdict == "drifted"
 
 
 def test_combined_pairs_are_compared(tmp_path):
@@ -165,7 +247,7 @@ def test_sign_changes_are_listed(judged):
     comparison = judged(perturbed)
     (change,) = comparison.sign_changes.to_dicts()
     assert change == {
-        "image_id": "01",
+        "image_id": "001",
         "family": "colour",
         "text": "text 4",
         "perturbed": "other 4",
@@ -174,7 +256,7 @@ def test_sign_changes_are_listed(judged):
         "s_candidate": 0.5,
         "s_perturbed_candidate": 0.75,
     }
-    assert comparison.summary()["sign_changes"] == {"n": 1, "of": 40, "pairs": [change]}
+    assert comparison.summary()["sign_changes"] == {"n": 1, "of": 400, "pairs": [change]}
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.2])
@@ -188,7 +270,7 @@ def test_too_few_images(tmp_path, drift):
     comparison = compare(*runs)
     assert comparison.verdict == "inconclusive"
     assert {r.verdict for r in comparison.rows} == {"inconclusive"}
-    assert {r.images_needed for r in comparison.rows} == {30}
+    assert {r.images_needed for r in comparison.rows if r.metric != "PR"} == {30}
     assert {r.images for r in comparison.rows} == {29}
 
 
@@ -301,7 +383,20 @@ def test_summary_is_json(judged, tmp_path):
     ],
 )
 def test_judge(low, high, images, expected):
-    assert judge(low, high, 0.1, images, 30) == expected
+    assert judge((low, high), (low, high), 0.1, images, 30) == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "at_once", "expected"),
+    [
+        ((0.11, 0.2), (0.105, 0.205), "drifted"),
+        ((0.11, 0.2), (0.09, 0.22), "inconclusive"),  # alone it would be a drift, among many it may be chance
+        ((-0.2, -0.11), (-0.21, -0.09), "inconclusive"),
+        ((-0.05, 0.09), (-0.08, 0.12), "equal"),  # that all are equal needs no correction
+    ],
+)
+def test_drift_is_judged_among_all_rows(interval, at_once, expected):
+    assert judge(interval, at_once, 0.1, 400, 30) == expected
 
 
 @pytest.mark.parametrize(
@@ -316,7 +411,19 @@ def test_judge(low, high, images, expected):
     ],
 )
 def test_images_needed(delta, low, high, images, expected):
-    assert images_needed(delta, low, high, 0.125, images, 30) == expected
+    assert images_needed(delta, (low, high), 0.125, images, 30) == expected
+
+
+@pytest.mark.parametrize(
+    ("images", "half", "unseen", "expected"),
+    [
+        (100, 0.03, 1.0, 300),  # nothing changed: three pairs of 300 are 0.01
+        (100, 0.015, 0.5, 150),  # two pairs an image
+        (100, 0.05, 1.0, 1655),  # 0.04^2 100 / n + (3 / n)^2 = 0.01^2
+    ],
+)
+def test_images_needed_for_a_share(images, half, unseen, expected):
+    assert images_needed(0.0, (-half, half), 0.01, images, 30, unseen) == expected
 
 
 @pytest.mark.parametrize(
