@@ -3,6 +3,7 @@
     python bench.py --engine ort                      the demo: a trained model on ONNX Runtime
     python bench.py --engine both --model tiny_clip   the same pairs on PyTorch, and a verdict
     python bench.py compare RUN_A RUN_B               the verdict on two runs made before
+    python bench.py report RUN...                     many runs on one page; also md, csv, json, junit
     python bench.py table --data coco:DIR --out FILE  only the pairs, without a model
     python bench.py speed                             how fast the artifact is, beside PyTorch and the machine's roof
     python bench.py doctor                            what this machine can do, and how to mend what it can't
@@ -81,6 +82,16 @@ class EngineName(StrEnum):
     ort = "ort"
     torch = "torch"
     both = "both"
+
+
+class Format(StrEnum):
+    """What a report is written as: a page, or for pull requests, sheets, programs and CI."""
+
+    html = "html"
+    md = "md"
+    csv = "csv"
+    json = "json"
+    junit = "junit"
 
 
 @app.callback(invoke_without_command=True)
@@ -222,6 +233,43 @@ def compare(
 
     read = read_margins(margins)
     _report_comparison(open_run(reference), open_run(candidate), as_json, read, across_arms)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, over the same pairs.")],
+    to: Annotated[
+        Path | None, typer.Option("--out", help="The file. Default: runs/report.html; other formats go to stdout.")
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="What is written.")] = Format.html,
+    margins: MarginsFile = None,
+    speed: Annotated[Path | None, typer.Option(help="A speed.json of bench.py speed, shown on the page.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+) -> None:
+    """Put runs side by side: models, precisions, engines, ways of padding; those of one model are compared.
+
+    Exit code 0 and 1 as for `compare`: 1 where a comparison is not equal, or a run has failed.
+    """
+    from lgip_ort.atomic import replacing
+    from lgip_ort.margins import read_margins
+    from lgip_ort.report.formats import FORMATS
+    from lgip_ort.report.html import report_on, write_page
+    from lgip_ort.run import open_run
+
+    if to is None and form is Format.html:
+        to = Path("runs") / "report.html"
+    if to is not None and to.exists() and not overwrite:
+        raise UsageFault(f"{to} exists; --overwrite replaces it")
+    read = read_margins(margins)
+    found = report_on([open_run(folder) for folder in dict.fromkeys(runs)], read)
+    if to is None:
+        sys.stdout.write(FORMATS[form.value](found))
+    elif form is Format.html:
+        log.print(f"report {write_page(found, to, speed)}", markup=False, soft_wrap=True)
+    else:
+        with replacing(to) as temporary:
+            temporary.write_text(FORMATS[form.value](found), encoding="utf-8")
+    raise typer.Exit(0 if all(c.verdict == "equal" for c in found.comparisons) else 1)
 
 
 @app.command("table")
@@ -379,6 +427,7 @@ def _report_comparison(
     from lgip_ort import blame
     from lgip_ort.parity import compare as compare_runs
     from lgip_ort.report import console
+    from lgip_ort.report.html import write_verdict
 
     for run in (reference, candidate):
         if run.failed:
@@ -389,10 +438,13 @@ def _report_comparison(
     if engines and comparison.verdict != "equal":
         theirs, ours = (make() for make in engines)
         comparison = replace(comparison, blame=blame.find(theirs, ours, reference))
+    page = write_verdict(comparison) if engines else None
     if as_json:
-        _print_json(comparison.summary())
+        _print_json(comparison.summary() | {"report": None if page is None else str(page)})
     else:
         console.print_comparison(out, comparison)
+        if page is not None:
+            log.print(f"report     {page}", markup=False, soft_wrap=True)
     raise typer.Exit(0 if comparison.verdict == "equal" else 1)
 
 

@@ -58,6 +58,7 @@ class TorchEngine:
             precision={"asked": "fp32", "executed": "fp32"},
             padding=choose_padding(padding),
             versions=_versions(original),
+            size=sum(p.numel() * p.element_size() for p in original.model.parameters()),
         )
 
     @classmethod

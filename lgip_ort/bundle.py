@@ -196,9 +196,18 @@ class Bundle:
         precisions = "".join(f" --precision {p}" for p in [*self.precisions, added])
         return f"python exporter/export.py --model {self.manifest.model}{source}{precisions} --overwrite"
 
+    def parts(self, graph: Graph) -> list[Path]:
+        """The files of a graph: itself, and those beside it that hold its weights."""
+        return [self.path(name) for name in self.manifest.files if name == graph.file or _data_of(name, graph.file)]
+
     def path(self, name: str) -> Path:
         """The absolute path of the bundle's file `name`."""
         return self.folder / name
+
+
+def _data_of(name: str, graph: str) -> bool:
+    """`model.onnx_data` and `model.onnx_data_1` of `model.onnx`, as ONNX's tools and transformers.js name them."""
+    return name.startswith((f"{graph}_data", f"{graph}.data"))
 
 
 def choose_precision(asked: str) -> Precision:

@@ -37,7 +37,8 @@ class EngineStamp:
     `weights`: source, name, revision and sha256 of the tensors; `provider`: `asked`, `active` and its options;
     `precision`: `asked` (what the artifact is stored in) and `executed` (what the arithmetic ran in, see `executed`);
     `padding`: the arm; `versions`: of every library that touches a number; `placement`: by tower, the share of nodes
-    and of time on the provider, measured, hence not the same in every run; empty where there is no other provider.
+    and of time on the provider, measured, hence not the same in every run; empty where there is no other provider;
+    `size`: bytes of both towers as stored, None where nobody knows.
     """
 
     engine: str
@@ -49,6 +50,7 @@ class EngineStamp:
     padding: str
     versions: dict[str, str] = field(default_factory=dict)
     placement: dict[str, Any] = field(default_factory=dict)
+    size: int | None = None
 
     def identity(self) -> dict[str, Any]:
         """What makes two engines the same: everything but what was measured."""
@@ -143,6 +145,7 @@ class OrtEngine:
             versions={n: importlib.metadata.version(n) for n in ("numpy", "pillow", "tokenizers", "ftfy")}
             | {"onnxruntime": onnxruntime.__version__},
             placement=self._placed() if profiled else {},
+            size=sum(file.stat().st_size for graph in (vision, text) for file in bundle.parts(graph)),
         )
 
     @classmethod

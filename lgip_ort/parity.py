@@ -127,7 +127,7 @@ def compare(reference: Run, candidate: Run, across_arms: bool = False, margins: 
             )
     margins = margins or read_margins()
     # Bands are by the reference's embeddings, where they depend on any.
-    both = metrics.with_images(metrics.with_simple(with_bands(_join(reference, candidate))))
+    both = metrics.with_images(metrics.with_simple(with_bands(scored_by_both(reference, candidate))))
     every = _rows(list(_measured(both, reference, candidate)), both, margins, reference.stamp["seed"])
     # A family with few images keeps a verdict open; a finer stratum is a closer look, where there is enough to look at.
     rows = [row for row in every if row.stratum == metrics.ALL or _enough(row, margins)]
@@ -162,7 +162,11 @@ def overall(verdicts: list[Verdict]) -> Verdict:
     return "inconclusive" if "inconclusive" in verdicts or not verdicts else "equal"
 
 
-def _join(reference: Run, candidate: Run) -> pl.DataFrame:
+def scored_by_both(reference: Run, candidate: Run) -> pl.DataFrame:
+    """The pairs with the scores of both, the candidate's as s_candidate and s_perturbed_candidate.
+
+    Raises UsageFault where one has scored a pair that the other has not.
+    """
     a, b = reference.pairs(), candidate.pairs()
     scores = b.select("pair_id", s_candidate="s", s_perturbed_candidate="s_perturbed")
     both = a.join(scores, on="pair_id", how="inner", maintain_order="left", validate="1:1")

@@ -13,6 +13,7 @@ RUN = {
     "engine": str,
     "provider": {"asked": str, "active": str},
     "precision": {"asked": str, "executed": str},
+    "size": NULLABLE,
     "placement": dict,
     "padding": str,
     "suite": str,
@@ -55,6 +56,7 @@ COMPARISON = {
     "blame": (list, type(None)),
     "reference": str,
     "candidate": str,
+    "report": (str, type(None)),
 }  # fmt: skip
 
 

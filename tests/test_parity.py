@@ -175,7 +175,7 @@ def test_noise_floor(judged):
     assert row(comparison, "E_sens").noise == pytest.approx(0.002, rel=1e-3)
     assert row(comparison, "PR").noise == 0
     assert row(judged(PERTURBED), "E_inv").noise == 0
-    noise = parity._noise(parity._join(judged(near).candidate, comparison.candidate))
+    noise = parity._noise(parity.scored_by_both(judged(near).candidate, comparison.candidate))
     assert noise["PR"] == 2 / 400
 
 

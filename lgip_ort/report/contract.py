@@ -27,6 +27,7 @@ def summary(run: Run) -> dict[str, Any]:
         "engine": stamp["engine"],
         "provider": {"asked": stamp["provider"]["asked"], "active": stamp["provider"]["active"]},
         "precision": stamp["precision"],
+        "size": stamp.get("size"),
         "placement": stamp.get("placement", {}),
         "padding": stamp["padding"],
         "suite": stamp["suite"],

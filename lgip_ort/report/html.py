@@ -1,94 +1,167 @@
-"""A run as one self-contained page: tables, charts and examples, no script and no network."""
+"""One run, or many beside each other, as one self-contained page: no script, no network."""
 
 from __future__ import annotations
 
-import base64
-import difflib
-import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from lgip_ort.image import read_image
+from lgip_ort.atomic import replacing
+from lgip_ort.errors import UsageFault
+from lgip_ort.margins import Margins
 from lgip_ort.metrics import ALL
-from lgip_ort.report.charts import flips_chart, wrappers_chart
+from lgip_ort.parity import Comparison
+from lgip_ort.report import charts, claims, many, names, sentence
 from lgip_ort.report.contract import headline, padding_line
-from lgip_ort.report.page import write_page
-from lgip_ort.run import Run, read_frame
+from lgip_ort.report.distribution import distribution
+from lgip_ort.report.examples import EXAMPLES, disagreements, examples
+from lgip_ort.report.page import render
+from lgip_ort.run import Run
 
-EXAMPLES = 12
-THUMBNAIL = 320  # pixels of the longest side
+TILES = (
+    ("E_inv", "paraphrase", "invariance error", "lower is better"),
+    ("E_sens", "flip", "sensitivity gap", "higher is better"),
+    ("PR", "flip", "positive rate", "higher is better, 0.5 is chance"),
+)
+SKIPPED = 100
+"""Skipped images of a run that are listed."""
+DISTRIBUTIONS = 4
+"""Runs whose scores are drawn; the others would say the same again."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report is about: runs over the same pairs, and comparisons among them."""
+
+    runs: Sequence[Run]
+    comparisons: Sequence[Comparison]
+
+    @cached_property
+    def board(self) -> list[many.Entry]:
+        """The leaderboard."""
+        return many.board(self.runs, self.comparisons)
+
+    @cached_property
+    def claims(self) -> list[claims.Claim]:
+        """What the paper says of the order of models, on these runs."""
+        return claims.judged(self.runs)
+
+    def sentences(self) -> list[str]:
+        """The outcome: a line a comparison, else a line a run."""
+        if self.comparisons:
+            return [sentence.of_comparison(comparison) for comparison in self.comparisons]
+        return [sentence.of_run(run) for run in self.runs]
+
+
+def report_on(runs: Sequence[Run], margins: Margins | None = None) -> Report:
+    """A report on `runs`, those of one model, weights and arm compared.
+
+    Raises UsageFault where two are not over the same pairs, naming the field that differs.
+    """
+    many.check(runs)
+    return Report(runs, many.comparisons(runs, margins))
 
 
 def write_report(run: Run) -> Path:
     """Write `report.html` into the run's folder and return its path."""
-    profile = run.profile()
-    return write_page(
-        "report.html.j2",
-        run.folder / "report.html",
-        stamp=run.stamp,
-        weights=run.weights,
-        padding=padding_line(run.stamp),
-        headlines=[
-            ("E_inv", "invariance error", "lower is better", headline(profile, "E_inv", "paraphrase")),
-            ("E_sens", "sensitivity gap", "higher is better", headline(profile, "E_sens", "flip")),
-            ("PR", "positive rate", "higher is better, 0.5 is chance", headline(profile, "PR", "flip")),
+    return write_page(Report([run], []), run.folder / "report.html")
+
+
+def write_verdict(comparison: Comparison) -> Path:
+    """Write `verdict.html` into the candidate's folder and return its path."""
+    runs = [comparison.reference, comparison.candidate]
+    return write_page(Report(runs, [comparison]), comparison.candidate.folder / "verdict.html")
+
+
+def write_page(report: Report, path: Path, speed: Path | None = None) -> Path:
+    """Write the page to `path` and return it. `speed`: a speed.json, whose ratios are shown.
+
+    Raises UsageFault where `speed` is none.
+    """
+    page = render("report.html.j2", **_values(report, None if speed is None else _speed(speed)))
+    with replacing(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return path
+
+
+def _values(report: Report, speed: dict[str, Any] | None) -> dict[str, Any]:
+    """What the template is filled with."""
+    runs, first = report.runs, report.runs[0]
+    alone = len(runs) == 1
+    verdicts = [str(c.verdict) for c in report.comparisons]
+    labels = names.labels(runs)
+    positive, gaps = many.strata(runs, "PR", "flip"), many.strata(runs, "E_sens", "flip")
+    gallery, examples_of = _gallery(report)
+    return {
+        "alone": alone,
+        "first": first,
+        "title": f"LGIP profile of {first.stamp['model']}" if alone else _title(report),
+        "sentences": list(zip(report.sentences(), verdicts or [""] * len(runs), strict=True)),
+        "tiles": [(name, title, better, headline(first.profile(), name, kind)) for name, kind, title, better in TILES],
+        "board": report.board,
+        "frontier": ""
+        if alone
+        else Markup(charts.frontier_chart(sorted(report.board, key=lambda e: labels.index(e.label)))),
+        "flips": Markup(charts.families_chart(positive, "positive rate (PR), higher is better", 0.5)),
+        "gaps": Markup(charts.families_chart(gaps, "sensitivity gap (E_sens), higher is better", 0.0)),
+        "strength": Markup(charts.strength_chart(positive)),
+        "wrappers": Markup(charts.wrappers_chart(many.strata(runs, "E_inv", "paraphrase"))),
+        "distributions": [
+            (label, Markup(chart))
+            for run, label in list(zip(runs, labels, strict=True))[:DISTRIBUTIONS]
+            if (chart := charts.distribution_chart(distribution(run)))
         ],
-        rows=profile.to_dicts(),
-        flips=Markup(flips_chart(profile)),
-        wrappers=Markup(wrappers_chart(profile)),
-        examples=examples(run),
-        skipped=run.skipped().to_dicts(),
-        ALL=ALL,
-    )
+        "undrawn": max(0, len(runs) - DISTRIBUTIONS),
+        "most": charts.MOST,
+        "comparisons": [(c, names.comparison(c), Markup(charts.differences_chart(c))) for c in report.comparisons],
+        "gallery": gallery,
+        "families": sorted({e["family"] for e in gallery}),
+        "examples_of": examples_of,
+        "claims": report.claims if not alone else [],
+        "profiles": [(label, run.profile().to_dicts()) for run, label in zip(runs, labels, strict=True)],
+        "skipped": [
+            (label, row)
+            for run, label in zip(runs, labels, strict=True)
+            for row in run.skipped().head(SKIPPED).to_dicts()
+        ],
+        "stamps": list(zip(labels, runs, strict=True)),
+        "speed": speed,
+        "padding_line": padding_line,
+        "pairs_of": names.pairs_of,
+        "ALL": ALL,
+    }
 
 
-def examples(run: Run, count: int = EXAMPLES) -> list[dict[str, Any]]:
-    """The pairs that went most wrong, worst first, one an image: flips by gap, then paraphrases by error."""
-    worst: pl.DataFrame | None = None
-    for part in run.parts():
-        part = part.with_columns(gap=pl.col("s") - pl.col("s_perturbed"))
-        worst = _worst(part if worst is None else pl.concat([worst, part]), count)
-    assert worst is not None
-    root = Path(run.stamp["dataset"]["root"])
-    images = read_frame(run.folder / "images.parquet")
-    rows = worst.join(images, on="image_id", how="left", maintain_order="left")
-    return [
-        row
-        | {
-            "picture": _data_uri(root / row["path"]),
-            "marked": marked(row["text"], row["perturbed"]),
-            "right": row["gap"] > 0 if row["kind"] == "flip" else None,
-        }
-        for row in rows.iter_rows(named=True)
-    ]
+def _title(report: Report) -> str:
+    models = list(dict.fromkeys(run.stamp["model"] for run in report.runs))
+    return f"LGIP: {', '.join(models[:4])}" + (f" and {len(models) - 4} more" if len(models) > 4 else "")
 
 
-def _worst(pairs: pl.DataFrame, count: int) -> pl.DataFrame:
-    flips = pairs.filter(pl.col("kind") == "flip").sort("gap", "pair_id")
-    paraphrases = pairs.filter(pl.col("kind") == "paraphrase").sort(
-        pl.col("gap").abs(), "pair_id", descending=[True, False]
-    )
-    return pl.concat([flips, paraphrases]).unique("image_id", keep="first", maintain_order=True).head(count)
+def _gallery(report: Report) -> tuple[list[dict[str, Any]], str]:
+    """Examples, and how many there are that are not shown. On what engines disagree about, where any were compared."""
+    found: list[dict[str, Any]] = []
+    of = 0
+    sources = report.comparisons or report.runs
+    each = max(1, EXAMPLES // len(sources))
+    for source in sources[:EXAMPLES]:
+        rows, n = disagreements(source, each) if isinstance(source, Comparison) else examples(source, each)
+        found += rows
+        of += n
+    if not found:
+        return [], ""
+    what = "flips that changed their side" if report.comparisons else "flips that are wrong"
+    shown = sum(bool(row.get("changed", row["right"] is False)) for row in found)
+    return found, f"{len(found)} pairs, one an image; among them {shown:,} of {of:,} {what}."
 
 
-def marked(text: str, perturbed: str) -> Markup:
-    """`perturbed`, escaped, with the words that are not in `text` in <mark>."""
-    old, new = text.split(), perturbed.split()
-    out = []
-    for tag, _, _, start, end in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
-        words = escape(" ".join(new[start:end]))
-        if words:
-            out.append(words if tag == "equal" else Markup("<mark>{}</mark>").format(words))
-    return Markup(" ").join(out)
-
-
-def _data_uri(path: Path) -> str:
-    image = read_image(path).convert("RGB")
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    kind = "png" if max(image.size) <= 96 else "jpeg"
-    buffer = io.BytesIO()
-    image.save(buffer, kind)
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+def _speed(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {"ratios": list(found["ratios"]), "model": found["model"], "command": found["command"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageFault(f"{path}: not a speed.json of bench.py speed: {error}") from error

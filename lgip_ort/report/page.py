@@ -1,17 +1,14 @@
-"""A template as a file: everything in it is escaped, and a name that is missing is an error."""
+"""A template of this folder, filled: everything in it is escaped, and a name that is missing is an error."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from lgip_ort.atomic import replacing
 
-
-def write_page(template: str, path: Path, **values: Any) -> Path:
-    """Fill a template of this folder with `values` and write it to `path`, which is returned."""
+def render(template: str, **values: Any) -> str:
+    """The page that `template` makes of `values`."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lgip_ort.report", "."),
         autoescape=True,
@@ -19,7 +16,4 @@ def write_page(template: str, path: Path, **values: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template(template).render(values)
-    with replacing(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    return path
+    return environment.get_template(template).render(values)

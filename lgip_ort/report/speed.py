@@ -12,10 +12,10 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from lgip_ort.atomic import write_json
+from lgip_ort.atomic import replacing, write_json
 from lgip_ort.report.charts import ACCENT, INK, svg
 from lgip_ort.report.console import new_table, print_table
-from lgip_ort.report.page import write_page
+from lgip_ort.report.page import render
 
 Result = Mapping[str, Any]
 """The object of `bench.py speed --json`."""
@@ -34,9 +34,8 @@ def write_speed(result: Result, folder: Path) -> Path:
     write_json(folder / "speed.json", result)
     charts = [(title, Markup(rates_chart(result, what, title))) for what, title in CHARTS]
     charts.append(("share of the roof", Markup(roof_chart(result))))
-    return write_page(
+    page = render(
         "speed.html.j2",
-        folder / "speed.html",
         result=result,
         charts=[(title, chart) for title, chart in charts if chart],
         rows=rows(result),
@@ -44,6 +43,10 @@ def write_speed(result: Result, folder: Path) -> Path:
         busy=busy(result),
         WORDS=WORDS,
     )
+    path = folder / "speed.html"
+    with replacing(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return path
 
 
 def rows(result: Result) -> list[dict[str, str]]:
