@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 RESAMPLES = 1000
 LEVEL = 0.95
+UNSEEN = 3
+"""Cases that the end of a 95 % interval is away where none was seen: the rule of three."""
 
 Interval = tuple[float | None, float | None]
 """Low and high end; (None, None) where there are too few images for one."""

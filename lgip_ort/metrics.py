@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from lgip_ort.bootstrap import LEVEL, RESAMPLES, ImageSums, Resampled, intervals, resample
+from lgip_ort.bootstrap import LEVEL, RESAMPLES, UNSEEN, ImageSums, Interval, Resampled, intervals, resample
 from lgip_ort.errors import RunFault
 from lgip_ort.perturb.paper import rules
 from lgip_ort.retrieval import Gallery, matched_gap, recalls, spread
@@ -189,10 +189,19 @@ def profile(
     sums = [entry[-1] for entry in chosen]
     means = resample(sums, seed, resamples)
     rows = [
-        (m.name, m.kind, family, stratum, of.mean, low, high, of.n, m.higher_is_better)
-        for (m, family, stratum, of), (low, high) in zip(chosen, intervals(sums, means), strict=True)
+        (m.name, m.kind, family, stratum, of.mean, *_open(m, of, interval), of.n, m.higher_is_better)
+        for (m, family, stratum, of), interval in zip(chosen, intervals(sums, means), strict=True)
     ]
     return pl.DataFrame(rows + _in_gaps(rows, means), schema=PROFILE, orient="row")
+
+
+def _open(metric: Metric, of: ImageSums, interval: Interval) -> Interval:
+    """The interval of a share that is 0 or 1 on every pair: resamples all agree, and the next image may not."""
+    low, high = interval
+    if low is None or high is None or not metric.counts or not low == high == of.mean:
+        return interval
+    reach = min(1.0, UNSEEN / of.images)
+    return (high - reach, high) if high == 1 else (low, low + reach) if low == 0 else interval
 
 
 def _in_gaps(rows: list[ProfileRow], means: Resampled) -> list[ProfileRow]:

@@ -22,7 +22,7 @@ import polars as pl
 
 from lgip_ort import metrics
 from lgip_ort.blame import Step
-from lgip_ort.bootstrap import ImageSums, Interval, intervals, resample, simultaneous
+from lgip_ort.bootstrap import UNSEEN, ImageSums, Interval, intervals, resample, simultaneous
 from lgip_ort.errors import UsageFault
 from lgip_ort.margins import Margins, read_margins
 from lgip_ort.metrics import Metric
@@ -30,8 +30,6 @@ from lgip_ort.run import Run
 from lgip_ort.strength import with_bands
 
 Verdict = Literal["equal", "drifted", "inconclusive"]
-UNSEEN = 3
-"""Pairs that the end of a 95 % interval is away where none of them changed: the rule of three."""
 
 # What has to be the same in two stamps before a difference can be blamed on the engine.
 SAME = ("model", "weights sha256", "suite", "seed", "table", "dataset hash")

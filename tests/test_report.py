@@ -3,14 +3,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import polars as pl
 import pytest
+from browser import browse
 from made import MadeEngine, make_coco, make_plan, write_captions
 from PIL import Image
 from rich.console import Console
@@ -21,8 +19,9 @@ from lgip_ort.engine import OrtEngine
 from lgip_ort.execute import execute
 from lgip_ort.metrics import PROFILE
 from lgip_ort.parity import compare
-from lgip_ort.report import charts, console, contract
-from lgip_ort.report.html import examples, marked, write_report
+from lgip_ort.report import console, contract
+from lgip_ort.report.examples import examples, marked
+from lgip_ort.report.html import write_report
 from lgip_ort.score import Local
 from lgip_ort.table import build_table
 
@@ -34,7 +33,6 @@ ODD = [
     "one red dog " + "verylongword" * 30,
     "{{ one }} {% red %} dog",
 ]
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def run_of(folder, engine, out, seed=0, max_skipped=0):
@@ -79,20 +77,6 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def browse(path, profile, *flags):
-    if BROWSER is None:
-        pytest.skip("no chromium and no google-chrome on PATH")
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={profile}",
-        "--window-size=1100,2400", *flags, path.as_uri(),
-    ]  # fmt: skip
-    environment = os.environ | {"HOME": str(profile)}
-    return subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", check=True, timeout=120, env=environment
-    ).stdout
-
-
 @pytest.fixture(params=["file", "browser"], scope="module")
 def page(request, run, tmp_path_factory):
     """The page as it was written, and as a browser holds it."""
@@ -106,9 +90,9 @@ def page(request, run, tmp_path_factory):
 
 def test_page_shows_profile_charts_and_examples(page, run):
     assert page.count("table", id="profile") == 1
-    assert page.count("figure", id="flips-chart") == 1
-    assert page.count("svg") == 3
-    assert page.count("article", **{"class": "example"}) == 12
+    assert page.count("div", id="flips-chart") == page.count("div", id="strength-chart") == 1
+    assert page.count("svg") == 5
+    assert page.count("article", **{"class": "example"}) == 12  # one an image
     assert sum(a.get("src", "").startswith("data:image/") for tag, a in page.elements if tag == "img") == 12
     for row in run.profile().iter_rows(named=True):
         assert f"{row['value']:.4f}" in page.text
@@ -167,41 +151,29 @@ def test_examples_are_the_worst_first(tmp_path):
     vectors = {text: (v, 0, 0) for text, v in value.items()}
     for row in table.filter(pl.col("kind") == "flip").iter_rows(named=True):
         vectors[row["perturbed"]] = (0.375 if row["family"] == "object" else 0.125, 0, 0)
-    found = examples(run_of(folder, MadeEngine(vectors), tmp_path / "runs"))
+    found, wrong = examples(run_of(folder, MadeEngine(vectors), tmp_path / "runs"))
+    assert wrong == 2
     assert [row["image_id"] for row in found][-2:] == ["1", "4"]
     assert [round(row["gap"], 3) for row in found] == [-0.125, -0.125, 0.125, -0.5]
     assert [row["right"] for row in found] == [False, False, True, None]
     assert found[2]["picture"].startswith("data:image/jpeg;base64,")
     assert found[0]["picture"].startswith("data:image/png;base64,")
-    assert len(examples(run_of(folder, MadeEngine(vectors), tmp_path / "runs"), count=2)) == 2
+    assert len(examples(run_of(folder, MadeEngine(vectors), tmp_path / "runs"), count=2)[0]) == 2
 
 
 @pytest.mark.parametrize(
-    ("text", "perturbed", "expected"),
+    ("text", "perturbed", "before", "after"),
     [
-        ("a red dog", "a blue dog", "a <mark>blue</mark> dog"),
-        ("a dog", "a photo of a dog", "<mark>a photo of</mark> a dog"),
-        ("a <b> dog", "a <i> & dog", "a <mark>&lt;i&gt; &amp;</mark> dog"),
-        ("<script>", "<script>", "&lt;script&gt;"),
-        ("a dog", "a", "a"),
-        ("", "", ""),
+        ("a red dog", "a blue dog", "a <del>red</del> dog", "a <mark>blue</mark> dog"),
+        ("a dog", "a photo of a dog", "a dog", "<mark>a photo of</mark> a dog"),
+        ("a <b> dog", "a <i> & dog", "a <del>&lt;b&gt;</del> dog", "a <mark>&lt;i&gt; &amp;</mark> dog"),
+        ("<script>", "<script>", "&lt;script&gt;", "&lt;script&gt;"),
+        ("a dog", "a", "a <del>dog</del>", "a"),
+        ("", "", "", ""),
     ],
 )
-def test_changed_words_are_marked(text, perturbed, expected):
-    assert marked(text, perturbed) == expected
-
-
-def test_charts_of_a_profile_without_pairs():
-    assert charts.flips_chart(pl.DataFrame(schema=PROFILE)) == charts.wrappers_chart(pl.DataFrame(schema=PROFILE)) == ""
-
-
-def test_chart_shows_every_family_and_its_interval(run):
-    svg = charts.flips_chart(run.profile())
-    for name in ("all flips", "colour", "count", "object", "positive rate", "sensitivity gap"):
-        assert name in svg
-    assert svg.count("<svg") == 2
-    assert "http" not in svg.replace("http://www.w3.org/", "")
-    assert "{} in the scene" in charts.wrappers_chart(run.profile())
+def test_changed_words_are_marked(text, perturbed, before, after):
+    assert marked(text, perturbed) == (before, after)
 
 
 def test_contract(run):
@@ -257,7 +229,7 @@ def test_terminal_shows_the_comparison(run, screen):
     text = screen.file.getvalue()
     for part in (
         "toy: ort cpu fp16 against ort cpu fp16",
-        "30 images",
+        "12 images",
         "sign changes: 0 of",
         "verdict: inconclusive",
     ):

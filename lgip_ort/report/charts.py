@@ -195,11 +195,15 @@ def _scale(rows: pl.DataFrame, marks: list[str]) -> alt.Scale:
 
 
 def _colour(rows: pl.DataFrame) -> Any:
-    return alt.Color("run:N", scale=_scale(rows, COLOURS), legend=LEGEND, title=None)
+    return alt.Color("run:N", scale=_scale(rows, COLOURS), legend=_legend(rows), title=None)
 
 
 def _shape(rows: pl.DataFrame) -> Any:
-    return alt.Shape("run:N", scale=_scale(rows, SHAPES), legend=LEGEND, title=None)
+    return alt.Shape("run:N", scale=_scale(rows, SHAPES), legend=_legend(rows), title=None)
+
+
+def _legend(rows: pl.DataFrame) -> alt.Legend | None:
+    return LEGEND if rows["run"].n_unique() > 1 else None
 
 
 def _rule(axis: str, value: float) -> alt.Chart:
@@ -226,7 +230,14 @@ def svg(chart: Any) -> str:
     styled = (
         chart.configure(background="transparent", font="system-ui, sans-serif", padding=ROOM)
         .configure_axis(
-            **axis, labelFontSize=12, titleFontSize=12, titleFontWeight="normal", labelLimit=260, titlePadding=10
+            **axis,
+            labelFontSize=12,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            labelLimit=260,
+            titlePadding=10,
+            labelOverlap="greedy",
+            labelSeparation=12,
         )
         .configure_legend(labelColor=INK, labelFontSize=12)
         .configure_view(stroke=None)

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from markupsafe import Markup
 
 from lgip_ort.atomic import replacing
@@ -102,6 +103,7 @@ def _values(report: Report, speed: dict[str, Any] | None) -> dict[str, Any]:
         "first": first,
         "title": f"LGIP profile of {first.stamp['model']}" if alone else _title(report),
         "sentences": list(zip(report.sentences(), verdicts or [""] * len(runs), strict=True)),
+        "kept": verdicts.count("equal"),
         "tiles": [(name, title, better, headline(first.profile(), name, kind)) for name, kind, title, better in TILES],
         "board": report.board,
         "frontier": ""
@@ -117,7 +119,7 @@ def _values(report: Report, speed: dict[str, Any] | None) -> dict[str, Any]:
             if (chart := charts.distribution_chart(distribution(run)))
         ],
         "undrawn": max(0, len(runs) - DISTRIBUTIONS),
-        "most": charts.MOST,
+        "undrawn_families": max(0, positive.filter(pl.col("stratum") == ALL)["family"].n_unique() - charts.MOST),
         "comparisons": [(c, names.comparison(c), Markup(charts.differences_chart(c))) for c in report.comparisons],
         "gallery": gallery,
         "families": sorted({e["family"] for e in gallery}),

@@ -19,7 +19,7 @@ def of_run(run: Run) -> str:
         return f"Nothing was scored: the run of {model} has no pairs."
     found = []
     if positive["n"]:
-        share = f"in {positive['value']:.1%} of {positive['n']:,} cases; chance is 50 %."
+        share = f"in {100 * positive['value']:.1f} % of {positive['n']:,} cases; chance is 50 %."
         found.append(f"{model} scores the true caption above the falsified one {share}")
     if moved["n"]:
         line = f"Rewording a caption moves its score by {moved['value']:.4f} on average"
