@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint format zoo demo-models demo-bundles clean
+.PHONY: help demo test lint format zoo mutants coverage screenshot demo-models demo-bundles clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,6 +25,15 @@ format: $(VENV)/.dev ## put every file into shape
 
 zoo: $(VENV)/.dev ## export every model of the zoo, most with random weights, and write the tables in docs/ (half an hour)
 	$(BIN)/python benchmarks/zoo.py
+
+mutants: $(VENV)/.dev ## damage deployments and ask the gate: is it any good? (a quarter of an hour)
+	$(BIN)/python benchmarks/mutants.py --write
+
+coverage: $(VENV)/.dev ## simulate scores: do 95 % intervals hold the truth in 95 of 100 repeats? (five minutes)
+	$(BIN)/python benchmarks/coverage.py --out docs/measurements/coverage.json
+
+screenshot: $(VENV)/.dev ## take the README's picture of a report again (needs chromium)
+	$(BIN)/python benchmarks/screenshot.py
 
 demo-models: $(VENV)/.dev ## train the demo models again (half an hour each on one core; needs fonts-noto-color-emoji)
 	$(BIN)/python models/demo/train.py --model tiny_clip
