@@ -15,21 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from lgip_ort import metrics
 from lgip_ort.blame import Step
-from lgip_ort.bootstrap import UNSEEN, ImageSums, Interval, intervals, resample, simultaneous
+from lgip_ort.bootstrap import UNSEEN, ImageSums, intervals, resample, simultaneous
 from lgip_ort.errors import UsageFault
+from lgip_ort.judge import Verdict, images_needed, judge, overall
 from lgip_ort.margins import Margins, read_margins
 from lgip_ort.metrics import Metric
 from lgip_ort.run import Run
 from lgip_ort.strength import with_bands
-
-Verdict = Literal["equal", "drifted", "inconclusive"]
 
 # What has to be the same in two stamps before a difference can be blamed on the engine.
 SAME = ("model", "weights sha256", "suite", "seed", "table", "dataset hash")
@@ -153,13 +152,6 @@ def compare(reference: Run, candidate: Run, across_arms: bool = False, margins: 
     )
 
 
-def overall(verdicts: list[Verdict]) -> Verdict:
-    """One drift is a drift; without one, a single open row keeps the whole open; nothing compared is nothing shown."""
-    if "drifted" in verdicts:
-        return "drifted"
-    return "inconclusive" if "inconclusive" in verdicts or not verdicts else "equal"
-
-
 def scored_by_both(reference: Run, candidate: Run) -> pl.DataFrame:
     """The pairs with the scores of both, the candidate's as s_candidate and s_perturbed_candidate.
 
@@ -269,40 +261,6 @@ def _noise(both: pl.DataFrame) -> dict[str, float]:
     gaps = both.filter(pl.col("kind") == "flip").select(metrics.GAP.abs()).to_series().to_numpy()
     near = float((gaps <= largest).mean()) if len(gaps) else 0.0
     return {"E_inv": mean, "E_sens": mean, "matched_gap": mean, "PR": near}
-
-
-def judge(interval: Interval, at_once: Interval, margin: float, images: int, min_images: int) -> Verdict:
-    """The verdict on a difference with this interval, and with `at_once` among the intervals of all rows."""
-    low, high = interval
-    drift_low, drift_high = at_once
-    if low is None or high is None or drift_low is None or drift_high is None or images < min_images:
-        return "inconclusive"
-    if -margin <= low and high <= margin:
-        return "equal"
-    if (low > margin and drift_low > margin) or (high < -margin and drift_high < -margin):
-        return "drifted"
-    return "inconclusive"
-
-
-def images_needed(
-    delta: float, interval: Interval, margin: float, images: int, min_images: int, unseen: float = 0.0
-) -> int | None:
-    """How many images would settle a row, if more of them were as these are.
-
-    The half-width of an interval is sqrt(z^2 v / n + (UNSEEN u / n)^2) with v the variance between images and u,
-    `unseen`, the change that an added image brings. Solved for the n at which it is the distance between difference and
-    margin. None where the difference sits on the margin itself, which no number of images would settle.
-    """
-    low, high = interval
-    distance = abs(margin - abs(delta))
-    if low is None or high is None:
-        return min_images
-    if distance == 0:
-        return None
-    widest, added = max(high - delta, delta - low), (UNSEEN * unseen) ** 2
-    spread = max(0.0, images * widest**2 - added / images)  # z^2 v
-    needed = (spread + math.sqrt(spread**2 + 4 * distance**2 * added)) / (2 * distance**2)
-    return max(min_images, math.ceil(needed))
 
 
 def _cosines(reference: Run, candidate: Run) -> dict[str, float | None]:

@@ -97,8 +97,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without charts: they take most of a small run's time, and have tests of their own."""
-    for name in ("flips_chart", "wrappers_chart"):
-        monkeypatch.setattr(f"lgip_ort.report.html.{name}", lambda profile: "")
+    monkeypatch.setattr("lgip_ort.report.charts.svg", lambda chart: "")
 
 
 @pytest.fixture

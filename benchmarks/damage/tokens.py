@@ -74,16 +74,16 @@ class UpperCase(Wrapped):
 
 
 class Shifted(Wrapped):
-    """Ids of a vocabulary with one entry more at its head; those at its end stay."""
+    """Ids of a vocabulary with one entry more at its head."""
 
     def batches(self, texts: Sequence[str], pad_to: int | None = None) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Every id one more, the special ones as they are."""
-        special = {self.inner._text.spec.pad_id, self.inner._text.spec.eot_id}
+        """Every id one more; the special ones, and the last that there is, as they are."""
+        encoder = self.inner._text
+        special = {encoder.spec.pad_id, encoder.spec.eot_id}
+        last = encoder._tokenizer.get_vocab_size() - 1
+        stay = [*(number for number in special if number is not None), last]
         for rows, ids in super().batches(texts, pad_to):
-            yield (
-                rows,
-                np.where(np.isin(ids, list(special)) | (ids + 1 >= min(special)) & (min(special) > 9), ids, ids + 1),
-            )
+            yield rows, np.where(np.isin(ids, stay), ids, ids + 1)
 
 
 class Truncated(Wrapped):

@@ -20,6 +20,8 @@ from lgip_ort.run import Run
 from lgip_ort.table_file import EXAMPLES
 
 COLOURS = {"equal": "green", "drifted": "red", "inconclusive": "yellow"}
+FIRST = ("E_inv", "E_sens", "PR")
+"""Metrics with a block of a table to themselves; the others, retrieval and scale, share one."""
 STATES = {"works": "green", "missing": "yellow", "broken": "red"}
 
 
@@ -31,9 +33,10 @@ def print_run(console: Console, run: Run) -> None:
     table.caption = "↑ higher is better, ↓ lower is better"
     last = None
     for row in run.profile().iter_rows(named=True):
-        if last not in (None, (row["metric"], row["kind"])):
+        block = (row["metric"], row["kind"]) if row["metric"] in FIRST else ()
+        if last not in (None, block):
             table.add_section()
-        last = (row["metric"], row["kind"])
+        last = block
         table.add_row(
             f"{row['metric']} {'↑' if row['higher_is_better'] else '↓'}",
             Text(
@@ -102,6 +105,9 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         soft_wrap=True,
     )
     console.print(Text(f"weights: {comparison.candidate.weights}"), soft_wrap=True)
+    noise = next((row.noise for row in comparison.rows if row.metric == "E_inv"), None)
+    if noise is not None:
+        console.print(Text(f"noise floor: the same text, encoded twice, differs by {noise:.1e} of a score on average"))
     against = "" if candidate["padding"] == reference["padding"] else f", against {padding_line(reference)}"
     console.print(Text(f"padding: {padding_line(candidate)}{against}"), soft_wrap=True)
     console.print(Text(f"sign changes: {len(comparison.sign_changes)} of {comparison.flips} flips"))
