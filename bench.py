@@ -15,15 +15,13 @@ Exit code 0: done, or equal; 1: a result that can't be trusted, drifted, or inco
 from __future__ import annotations
 
 import io
-import json
 import shlex
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,9 +50,6 @@ if TYPE_CHECKING:
     from lgip_ort.bundle import Bundle
     from lgip_ort.engine import Engine
     from lgip_ort.execute import Plan
-    from lgip_ort.margins import Margins
-    from lgip_ort.parity import Comparison
-    from lgip_ort.run import Run
     from lgip_ort.speed.cases import Rivals
 
 # Imports of the runtime are inside the functions: --help answers at once.
@@ -142,6 +137,7 @@ def run(
     from lgip_ort.padding import check_graphs, choose_padding, with_lengths
     from lgip_ort.pairs import Wanted, open_pairs
     from lgip_ort.provider import BATCH
+    from lgip_ort.report.answers import answer_comparison, answer_run
     from lgip_ort.stored import store
     from models import zoo
 
@@ -181,9 +177,10 @@ def run(
     if engine is EngineName.both:
         reference, candidate = made
         engines = [maker(name, opened, plan, on[name], _original) for name in names]
-        _report_comparison(reference, candidate, as_json, read, engines=engines)
+        code = answer_comparison(out, reference, candidate, as_json, read, engines=engines)
     else:
-        _report_run(made[0], as_json)
+        code = answer_run(out, made[0], as_json)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -198,10 +195,12 @@ def compare(
 ) -> None:
     """Say whether the candidate's run kept the reference's profile."""
     from lgip_ort.margins import read_margins
+    from lgip_ort.report.answers import answer_comparison
     from lgip_ort.run import open_run
 
     read = read_margins(margins)
-    _report_comparison(open_run(reference), open_run(candidate), as_json, read, across_arms)
+    runs = open_run(reference), open_run(candidate)
+    raise typer.Exit(answer_comparison(out, *runs, as_json, read, across_arms))
 
 
 @app.command()
@@ -373,52 +372,10 @@ def _progress(name: str, plan: Plan) -> Iterator[Callable[[str, int], None]]:
         yield lambda stage, count: bars.advance(tasks[stage], count)
 
 
-def _report_run(run: Run, as_json: bool) -> None:
-    from lgip_ort.report import console, contract
-
-    if as_json:
-        _print_json(contract.summary(run))
-    else:
-        console.print_run(out, run)
-        out.print(f"report     {run.folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(1 if run.failed else 0)
-
-
-def _report_comparison(
-    reference: Run,
-    candidate: Run,
-    as_json: bool,
-    margins: Margins,
-    across_arms: bool = False,
-    engines: Sequence[Callable[[], Engine]] = (),
-) -> None:
-    """Print the verdict and end with its exit code. `engines` builds both, to find the step where they part."""
-    from lgip_ort import blame
-    from lgip_ort.parity import compare as compare_runs
-    from lgip_ort.report import console
-    from lgip_ort.report.html import write_verdict
-
-    for run in (reference, candidate):
-        if run.failed:
-            if as_json:
-                _print_json({"status": "failed", "error": run.stamp["error"]})
-            raise RunFault(f"{run.folder}: {run.stamp['error']}")
-    comparison: Comparison = compare_runs(reference, candidate, across_arms, margins)
-    if engines and comparison.verdict != "equal":
-        theirs, ours = (make() for make in engines)
-        comparison = replace(comparison, blame=blame.find(theirs, ours, reference))
-    page = write_verdict(comparison) if engines else None
-    if as_json:
-        _print_json(comparison.summary() | {"report": None if page is None else str(page)})
-    else:
-        console.print_comparison(out, comparison)
-        if page is not None:
-            log.print(f"report     {page}", markup=False, soft_wrap=True)
-    raise typer.Exit(0 if comparison.verdict == "equal" else 1)
-
-
 def _print_json(data: dict[str, Any]) -> None:
-    print(json.dumps(data, indent=2, allow_nan=False))
+    from lgip_ort.report.contract import print_json
+
+    print_json(data)
 
 
 def _stop(number: int, frame: object) -> None:

@@ -68,8 +68,8 @@ def print_run(console: Console, run: Run) -> None:
         console.print(Text(f"FAILED     {stamp['error']}", style="bold red"), soft_wrap=True)
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """The verdict, every row behind it, and the pairs whose sign changed."""
+def print_comparison(console: Console, comparison: Comparison, page: Path | None = None) -> None:
+    """Every row behind the verdict, the pairs whose sign changed, the steps to blame, the page, and the verdict."""
     reference, candidate = comparison.reference.stamp, comparison.candidate.stamp
     table = new_table(
         f"{candidate['model']}: {_engine(candidate)} against {_engine(reference)}",
@@ -119,6 +119,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         line = f"{step.tower} {step.step}: {step.differing:.0%} of {step.compared} differ; {step.found}"
         line = f"  {line}" if not step.to_blame else f"  {line}  <- to blame"
         console.print(Text(line, style="bold" if step.to_blame else ""), soft_wrap=True)
+    if page is not None:
+        console.print(Text(f"report: {page}"), soft_wrap=True)
     console.print(Text(verdict_line(comparison), style=f"bold {COLOURS[comparison.verdict]}"), soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ def summary(run: Run) -> dict[str, Any]:
         "run": str(run.folder),
         "reused": run.reused,
     }
+
+
+def print_json(data: dict[str, Any]) -> None:
+    """One object on stdout."""
+    print(json.dumps(data, indent=2, allow_nan=False))
 
 
 def headline(profile: pl.DataFrame, metric: str, kind: str) -> dict[str, Any]:
