@@ -97,14 +97,15 @@ def intervals(sums: Sequence[ImageSums], means: Resampled, level: float = LEVEL)
     return out
 
 
-def simultaneous(sums: Sequence[ImageSums], means: Resampled, level: float = LEVEL) -> list[Interval]:
+def simultaneous(sums: Sequence[ImageSums], means: Resampled, level: float = LEVEL, least: int = 2) -> list[Interval]:
     """Intervals that hold all at once with probability `level`, however many there are and however they hang together.
 
     Half as wide as `c` standard errors, c the quantile over resamples of the largest studentised deviation among all
     numbers (the max-t method; Romano and Wolf, Econometrica 73, 2005). Without correlation it is about as strict as
-    Bonferroni's, with it less. (None, None) where fewer than two images have a pair.
+    Bonferroni's, with it less. (None, None) where fewer than `least` images have a pair: nothing is claimed of those,
+    and nothing is paid for them.
     """
-    judged = [of.images >= 2 for of in sums]
+    judged = [of.images >= max(2, least) for of in sums]
     centre = np.array([of.mean if ok else np.nan for of, ok in zip(sums, judged, strict=True)])
     deviation = means - centre
     error = np.array([np.nanstd(column) if ok else np.nan for column, ok in zip(means.T, judged, strict=True)])

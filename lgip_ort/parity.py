@@ -205,7 +205,8 @@ def _rows(measured: list[_Measured], both: pl.DataFrame, margins: Margins, seed:
     # for differences of paired shares (Statistics in Medicine 24, 2005).
     widened = [d.with_unseen(1 / m.unseen if m.unseen else 0.0) for m, d in zip(measured, deltas, strict=True)]
     means = resample(widened, seed)
-    found = zip(measured, deltas, intervals(deltas, means), simultaneous(deltas, means), strict=True)
+    at_once_of_all = simultaneous(deltas, means, least=margins.min_images)
+    found = zip(measured, deltas, intervals(deltas, means), at_once_of_all, strict=True)
     noise = _noise(both)
     rows = []
     for m, d, interval, at_once in found:

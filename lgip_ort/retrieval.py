@@ -72,14 +72,13 @@ def gallery(captions: Iterable[pl.DataFrame], vectors: pl.DataFrame) -> Gallery 
     image_row, text_row = (dict(zip(part["key"].to_list(), range(len(part)), strict=True)) for part in (images, texts))
     image_ids, pairs = dict[int, str](), dict[tuple[int, int], None]()
     for part in captions:
-        for image_id, rows in part.group_by("image_id", maintain_order=True):
-            image = image_row.get(image_key(str(image_id[0])))
-            if image is None:
-                continue
-            image_ids[image] = str(image_id[0])
-            for text, length in rows.select("text", "text_length").unique(maintain_order=True).iter_rows():
-                if (row := text_row.get(text_key(text, length))) is not None:
-                    pairs[row, image] = None
+        found = {image_id: image_row.get(image_key(image_id)) for image_id in part["image_id"].unique()}
+        known = {image_id: row for image_id, row in found.items() if row is not None}
+        rows = part.filter(pl.col("image_id").is_in(list(known))).unique(maintain_order=True)
+        for image_id, text, length in rows.select("image_id", "text", "text_length").iter_rows():
+            image_ids[known[image_id]] = image_id
+            if (text_at := text_row.get(text_key(text, length))) is not None:
+                pairs[text_at, known[image_id]] = None
     if len({image for _, image in pairs}) < 2:
         return None
     text, image = np.array(list(pairs), np.int64).T

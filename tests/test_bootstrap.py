@@ -95,6 +95,21 @@ def test_what_never_moves_is_known_and_what_one_image_has_is_not():
     assert simultaneous([still], resample([still], 0))[0] == pytest.approx((0.5, 0.5))
 
 
+def test_nothing_is_paid_for_what_is_not_claimed():
+    """Twenty numbers of 29 images each do not widen the interval of one of 400."""
+    rng = np.random.default_rng(0)
+    one, few = sums(rng.normal(size=400)), []
+    for _ in range(20):
+        there = np.arange(400) < 29
+        few.append(ImageSums(rng.normal(size=400) * there, there.astype(np.float64), there.astype(np.int64)))
+    numbers = [one, *few]
+    means = resample(numbers, 0)
+    narrow, wide = simultaneous(numbers, means, least=30), simultaneous(numbers, means)
+    assert narrow[0] == pytest.approx(simultaneous([one], resample([one], 0))[0], rel=1e-9)
+    assert wide[0][1] - wide[0][0] > 1.3 * (narrow[0][1] - narrow[0][0])
+    assert narrow[1:] == [(None, None)] * 20
+
+
 def clusters(rng, images):
     """Flips of images, up to ten each, that share what the image brings; their mean over all images is 0.3."""
     count = rng.integers(1, 11, images)

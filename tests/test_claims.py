@@ -5,6 +5,7 @@ import pytest
 from made import make_run, make_table
 
 from lgip_ort.report.claims import judged, table
+from lgip_ort.strength import rules
 from lgip_ort.table import stable_hash
 from models import zoo
 
@@ -52,7 +53,7 @@ LARGER = {"on": "larger", "metric": "E_inv", "kind": "paraphrase", "models": ["a
         ({"a": 0.05, "c": 0.02}, "holds"),
         ({"a": 0.05, "b": 0.06, "c": 0.02, "d": 0.03}, "holds"),
         ({"a": 0.05, "b": 0.01, "c": 0.02, "d": 0.03}, "does not hold"),
-        ({"a": 0.02, "c": 0.02}, "cannot be said"),
+        ({"a": 0.0201, "c": 0.02}, "cannot be said"),
         ({"a": 0.05}, "cannot be said"),
         ({"c": 0.05}, "cannot be said"),
     ],
@@ -110,6 +111,23 @@ def test_frontier(run, other, outcome):
 
 def test_frontier_of_one_model(run):
     assert one([run("a")], **FRONTIER).outcome == "cannot be said"
+
+
+@pytest.mark.parametrize(
+    ("right", "outcome"),
+    [((0.5, 0.7, 0.95), "holds"), ((0.95, 0.7, 0.5), "does not hold"), ((0.7, 0.7, 0.7), "cannot be said")],
+)
+def test_rises(tmp_path, right, outcome):
+    """Strict flips of colours whose strength is written in the table: weak, medium and strong by turns."""
+    images = 600
+    edges = rules()["strict"]["colour"]
+    strength = [edges[0] / 2, (edges[0] + edges[1]) / 2, edges[1] * 1.5]
+    rows = [(f"{i:03d}", "flip", "colour") for i in range(images)]
+    flips = make_table(rows, suite=["strict"] * images, strength=[strength[i % 3] for i in range(images)])
+    gaps = [0.1 if (i // 3 + 0.5) / (images // 3) < right[i % 3] else -0.1 for i in range(images)]
+    made = make_run(tmp_path / "r", flips, [0.5] * images, [0.5 - gap for gap in gaps], model="a")
+    claim = {"on": "rises", "metric": "PR", "kind": "flip", "models": ["a"]}
+    assert one([made], **claim).outcome == outcome
 
 
 def test_rises_needs_bands(run):
