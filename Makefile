@@ -29,7 +29,7 @@ zoo: $(VENV)/.dev ## export every model of the zoo, most with random weights, an
 mutants: $(VENV)/.dev ## damage deployments and ask the gate: is it any good? (a quarter of an hour)
 	$(BIN)/python benchmarks/mutants.py --write
 
-coverage: $(VENV)/.dev ## simulate scores: do 95 % intervals hold the truth in 95 of 100 repeats? (five minutes)
+coverage: $(VENV)/.dev ## simulate scores: do 95 % intervals hold the truth in 95 of 100 repeats? (two minutes)
 	$(BIN)/python benchmarks/coverage.py --out docs/measurements/coverage.json
 
 screenshot: $(VENV)/.dev ## take the README's picture of a report again (needs chromium)

@@ -53,7 +53,7 @@ LARGER = {"on": "larger", "metric": "E_inv", "kind": "paraphrase", "models": ["a
         ({"a": 0.05, "c": 0.02}, "holds"),
         ({"a": 0.05, "b": 0.06, "c": 0.02, "d": 0.03}, "holds"),
         ({"a": 0.05, "b": 0.01, "c": 0.02, "d": 0.03}, "does not hold"),
-        ({"a": 0.0201, "c": 0.02}, "cannot be said"),
+        ({"a": 0.02, "d": 0.02}, "cannot be said"),
         ({"a": 0.05}, "cannot be said"),
         ({"c": 0.05}, "cannot be said"),
     ],
