@@ -220,6 +220,16 @@ def test_rare_stratum():
     assert found.select("value", "ci_low", "ci_high", "n").rows() == [(0.0, -1.0, 1.0, 2)]
 
 
+@pytest.mark.parametrize(("gap", "value"), [(0.5, 1.0), (-0.5, 0.0)])
+def test_a_share_that_every_pair_agrees_on_is_open_by_three_images(gap, value):
+    """Eight of eight is not proof of all; the gap itself, which is the same everywhere, is known."""
+    found = profile(flips([gap] * 8), 0).filter(metric="PR", family="all", stratum="all")
+    low, high = (1 - 3 / 8, 1.0) if value else (0.0, 3 / 8)
+    assert found.select("value", "ci_low", "ci_high").row(0) == (value, low, high)
+    assert interval(flips([gap] * 8)) == (gap, gap)
+    assert profile(flips([0.5] * 2), 0).filter(metric="PR", family="all")["ci_low"].to_list()[0] == 0.0
+
+
 def gallery(images, texts):
     """A gallery in which text n is the caption of image n."""
     rows = np.arange(len(images))

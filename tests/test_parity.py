@@ -166,6 +166,20 @@ def test_a_share_of_few_pairs_is_not_proved_by_none_that_changed(tmp_path):
     assert comparison.left_out == 2
 
 
+def test_nothing_is_claimed_at_once_of_too_few_images(tmp_path):
+    """A family of 29 images can't have drifted, and does not widen the intervals of those that can."""
+    rows = [*ROWS, *[(f"{i:03d}", "flip", "count") for i in range(29)]]
+    table = make_table(rows)
+    runs = [
+        make_run(tmp_path / name, table, [0.5] * len(rows), [*PERTURBED, *[0.4 + by * i for i in range(29)]])
+        for name, by in (("a", 0), ("b", 0.01))
+    ]
+    few = row(compare(*runs), "E_sens", "count")
+    assert few.images == 29
+    assert (few.drift_low, few.drift_high, few.verdict) == (None, None, "inconclusive")
+    assert few.ci_low is not None
+
+
 def test_noise_floor(judged):
     """Beside every margin: what an engine makes of one text twice, and how many flips are as close as that."""
     twice = [p - (0.002 if kind == "identity" else 0) for p, (_, kind, _) in zip(PERTURBED, ROWS, strict=True)]

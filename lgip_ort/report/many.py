@@ -10,7 +10,6 @@ import polars as pl
 
 from lgip_ort.errors import UsageFault
 from lgip_ort.margins import Margins
-from lgip_ort.metrics import ALL
 from lgip_ort.parity import Comparison, compare
 from lgip_ort.report import names
 from lgip_ort.report.contract import headline
@@ -106,8 +105,3 @@ def strata(runs: Sequence[Run], metric: str, kind: str) -> pl.DataFrame:
         for run, label in zip(runs, names.labels(runs), strict=True)
     ]
     return pl.concat(parts)
-
-
-def families(frame: pl.DataFrame) -> pl.DataFrame:
-    """Whole families, the kind as a whole first."""
-    return frame.filter(pl.col("stratum") == ALL)
