@@ -228,8 +228,11 @@ def report(
         to = Path("runs") / "report.html"
     if to is not None and to.exists() and not overwrite:
         raise UsageFault(f"{to} exists; --overwrite replaces it")
+    if speed is not None and form is not Format.html:
+        raise UsageFault("--speed is for --format html")
     read = read_margins(margins)
-    found = report_on([open_run(folder) for folder in dict.fromkeys(runs)], read)
+    once = {folder.resolve(): folder for folder in reversed(runs)}
+    found = report_on([open_run(folder) for folder in reversed(once.values())], read)
     if to is None:
         sys.stdout.write(FORMATS[form.value](found))
     elif form is Format.html:

@@ -40,6 +40,7 @@ from lgip_ort.bundle import open_bundle
 from lgip_ort.engine import Engine, OrtEngine
 from lgip_ort.errors import RunFault, UsageFault
 from lgip_ort.execute import Plan, execute
+from lgip_ort.judge import in_margins
 from lgip_ort.padding import with_lengths
 from lgip_ort.pairs import Wanted, open_pairs
 from lgip_ort.parity import Comparison, compare
@@ -156,9 +157,9 @@ class Bench:
             return of("failed", str(fault))
         comparison = compare(self.reference, run)
         moved = compare(self.whole, run).max_ds
-        worst = max(comparison.rows, key=lambda row: abs(row.delta) / row.margin)
+        worst = max(comparison.rows, key=lambda row: abs(in_margins(row.delta, row.margin)))
         by = f"{worst.metric}, {names.pairs_of(worst.kind, worst.family, worst.stratum)}"
-        ratio = abs(worst.delta) / worst.margin
+        ratio = abs(in_margins(worst.delta, worst.margin))
         if variant.group not in ("honest", "information") and moved <= STILL:
             return of("no effect", "every score is that of the undamaged bundle", max_ds=moved)
         images = self._ladder(run, comparison)

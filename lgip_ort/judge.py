@@ -23,6 +23,13 @@ def judge(interval: Interval, at_once: Interval, margin: float, images: int, min
     return "inconclusive"
 
 
+def in_margins(difference: float, margin: float) -> float:
+    """A difference in units of its margin; of a margin of zero, infinite unless there is none."""
+    if margin > 0:
+        return difference / margin
+    return math.copysign(math.inf, difference) if difference else 0.0
+
+
 def images_needed(
     delta: float, interval: Interval, margin: float, images: int, min_images: int, unseen: float = 0.0
 ) -> int | None:

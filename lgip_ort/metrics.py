@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from lgip_ort.bootstrap import LEVEL, RESAMPLES, UNSEEN, ImageSums, Interval, Resampled, intervals, resample
+from lgip_ort.bootstrap import RESAMPLES, UNSEEN, ImageSums, Interval, Resampled, intervals, percentiles, resample
 from lgip_ort.errors import RunFault
 from lgip_ort.perturb.paper import rules
 from lgip_ort.retrieval import Gallery, matched_gap, recalls, spread
@@ -192,7 +192,7 @@ def profile(
         (m.name, m.kind, family, stratum, of.mean, *_open(m, of, interval), of.n, m.higher_is_better)
         for (m, family, stratum, of), interval in zip(chosen, intervals(sums, means), strict=True)
     ]
-    return pl.DataFrame(rows + _in_gaps(rows, means), schema=PROFILE, orient="row")
+    return pl.DataFrame(rows + _in_gaps(rows, sums, means), schema=PROFILE, orient="row")
 
 
 def _open(metric: Metric, of: ImageSums, interval: Interval) -> Interval:
@@ -204,7 +204,7 @@ def _open(metric: Metric, of: ImageSums, interval: Interval) -> Interval:
     return (high - reach, high) if high == 1 else (low, low + reach) if low == 0 else interval
 
 
-def _in_gaps(rows: list[ProfileRow], means: Resampled) -> list[ProfileRow]:
+def _in_gaps(rows: list[ProfileRow], sums: list[ImageSums], means: Resampled) -> list[ProfileRow]:
     """E_inv and E_sens over all pairs, divided by the matched gap: what can be compared between families of models.
 
     Left out where the interval of the gap reaches zero: such a model tells no caption from another, and a quotient by
@@ -219,10 +219,10 @@ def _in_gaps(rows: list[ProfileRow], means: Resampled) -> list[ProfileRow]:
         row = place.get((name, kind, ALL, ALL))
         if row is None or rows[row][5] is None:
             continue
-        tail = 100 * (1 - LEVEL) / 2
-        low, high = np.nanpercentile(means[:, row] / means[:, gap], [tail, 100 - tail])
+        images = min(sums[row].images, sums[gap].images)
+        low, high = percentiles(means[:, row] / means[:, gap], images)
         value = rows[row][4] / rows[gap][4]
-        out.append((f"{name}_rel", kind, ALL, ALL, value, float(low), float(high), rows[row][7], rows[row][8]))
+        out.append((f"{name}_rel", kind, ALL, ALL, value, low, high, rows[row][7], rows[row][8]))
     return out
 
 

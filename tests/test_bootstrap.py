@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lgip_ort.bootstrap import ImageSums, intervals, resample, simultaneous
+from lgip_ort.bootstrap import ImageSums, intervals, percentiles, resample, simultaneous
 
 
 def sums(values):
@@ -82,6 +82,15 @@ def test_simultaneous_coverage():
         found = simultaneous(numbers, resample(numbers, repeat, resamples=300))
         held += all(low <= 0 <= high for low, high in found)
     assert 0.90 <= held / 200 <= 0.985
+
+
+@pytest.mark.parametrize(("images", "t"), [(5, 2.7764), (10, 2.2622), (30, 2.0452), (100, 1.9842), (2000, 1.9612)])
+def test_percentiles_reach_as_far_as_student_s_t(images, t):
+    """Of a number whose resamples are normal, with the variance that resampling loses given back."""
+    column = np.random.default_rng(0).normal(size=400_000)
+    low, high = percentiles(column, images)
+    assert high == pytest.approx(t * np.sqrt(images / (images - 1)), rel=0.02)
+    assert low == pytest.approx(-high, rel=0.02)
 
 
 def test_what_never_moves_is_known_and_what_one_image_has_is_not():

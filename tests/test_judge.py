@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from lgip_ort.judge import images_needed, judge, overall
+from lgip_ort.judge import images_needed, in_margins, judge, overall
+
+
+@pytest.mark.parametrize(
+    ("difference", "margin", "expected"),
+    [(0.02, 0.01, 2), (-0.02, 0.01, -2), (0, 0.01, 0), (0, 0, 0), (1e-9, 0, float("inf")), (-1e-9, 0, float("-inf"))],
+)
+def test_in_margins(difference, margin, expected):
+    assert in_margins(difference, margin) == expected
 
 
 @pytest.mark.parametrize(

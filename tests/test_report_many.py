@@ -17,8 +17,9 @@ from PIL import Image
 
 from lgip_ort.blame import Step
 from lgip_ort.errors import UsageFault
+from lgip_ort.margins import Margin, Margins, read_margins
 from lgip_ort.parity import compare
-from lgip_ort.report import names, sentence
+from lgip_ort.report import charts, names, sentence
 from lgip_ort.report.examples import disagreements
 from lgip_ort.report.formats import as_json, csv, junit, markdown
 from lgip_ort.report.html import Report, report_on, write_page, write_report
@@ -194,6 +195,16 @@ def test_sentence_of_a_run(runs):
 def test_sentence_of_a_run_whose_flips_cost_nothing(made):
     run = made(perturbed=scores(flip=-0.1, wrong=1000))
     assert sentence.of_run(run).endswith("falsifying it changes the score by +0.0997: no more than rewording does.")
+
+
+def test_margins_of_zero(runs):
+    """Nothing may differ at all: said in words, drawn at the edge, and nowhere divided by."""
+    none = Margins(30, {name: Margin(0.0, 0.0) for name in read_margins().by_metric})
+    drifted = compare(runs[0], runs[2], margins=none)
+    assert "where none is allowed" in sentence.of_comparison(drifted)
+    equal = compare(runs[0], runs[1], margins=none)
+    assert {r.verdict for r in equal.rows if r.metric in ("E_inv", "E_sens")} == {"equal"}
+    assert all(charts.differences_chart(of).startswith("<svg") for of in (drifted, equal))
 
 
 def test_sentence_of_too_few_images(made):
@@ -407,3 +418,11 @@ def test_command_refuses(bench, runs, tmp_path):
     assert f"{tmp_path}: not a run" in outcome.err
     assert bench("report").code == 2
     assert bench("report", runs[0].folder, "--format", "pdf").code == 2
+    outcome = bench("report", runs[0].folder, "--format", "md", "--speed", tmp_path / "speed.json")
+    assert (outcome.code, outcome.out) == (2, "")
+
+
+def test_a_run_that_is_named_twice_is_one(bench, runs):
+    folder = runs[0].folder
+    outcome = bench("report", folder, folder.parent / "." / folder.name, f"{folder}/", "--format", "json")
+    assert len(json.loads(outcome.out)["runs"]) == 1

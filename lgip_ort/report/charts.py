@@ -12,6 +12,7 @@ import altair as alt
 import polars as pl
 import vl_convert
 
+from lgip_ort.judge import in_margins
 from lgip_ort.metrics import ALL
 from lgip_ort.parity import Comparison
 from lgip_ort.report import names
@@ -122,7 +123,7 @@ def differences_chart(comparison: Comparison) -> str:
     Whole families only, the farthest first; what lies beyond CUT margins is drawn at the edge.
     """
     rows = [r for r in comparison.rows if r.ci_low is not None and (r.stratum == ALL or r.verdict != "equal")]
-    rows = sorted(rows, key=lambda r: -max(abs(r.ci_low or 0.0), abs(r.ci_high or 0.0)) / r.margin)[:MOST]
+    rows = sorted(rows, key=lambda r: -in_margins(max(abs(r.ci_low or 0.0), abs(r.ci_high or 0.0)), r.margin))[:MOST]
     if not rows:
         return ""
     frame = pl.DataFrame(
@@ -130,7 +131,9 @@ def differences_chart(comparison: Comparison) -> str:
             "name": [f"{r.metric}, {names.pairs_of(r.kind, r.family, r.stratum)}" for r in rows],
             "verdict": [str(r.verdict) for r in rows],
             **{
-                column: [max(-CUT, min(CUT, value / r.margin)) for r, value in zip(rows, values, strict=True)]
+                column: [
+                    max(-CUT, min(CUT, in_margins(value, r.margin))) for r, value in zip(rows, values, strict=True)
+                ]
                 for column, values in (
                     ("delta", [r.delta for r in rows]),
                     ("low", [r.ci_low or 0.0 for r in rows]),

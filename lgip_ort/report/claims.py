@@ -19,13 +19,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lgip_ort import metrics
-from lgip_ort.bootstrap import LEVEL, resample
+from lgip_ort.bootstrap import percentiles, resample
 from lgip_ort.metrics import ALL
 from lgip_ort.run import Run
 from lgip_ort.strength import BANDS, with_bands
 
 Outcome = Literal["holds", "does not hold", "cannot be said"]
 Key = tuple[str, str, str, str]
+Numbers = tuple[NDArray[np.float64], int]
+"""A metric in every resample, and how many images it is of."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,13 @@ class _Drawn:
 
     def __init__(self, runs: dict[str, Run]) -> None:
         self.runs = runs
-        self._means: dict[str, dict[Key, tuple[float, NDArray[np.float64]]]] = {}
+        self._means: dict[str, dict[Key, Numbers]] = {}
 
     def has(self, models: Sequence[str]) -> list[str]:
         return [model for model in models if model in self.runs]
 
-    def value(self, model: str, key: Key) -> tuple[float, NDArray[np.float64]] | None:
-        """The value, and float64 (resamples,)."""
+    def value(self, model: str, key: Key) -> Numbers | None:
+        """In every resample, and of how many images."""
         if model not in self._means:
             self._means[model] = dict(_means(self.runs[model]))
         return self._means[model].get(key)
@@ -75,10 +77,10 @@ class _Drawn:
         first, second = self.value(*a), self.value(*b)
         if first is None or second is None:
             return None
-        return _interval(first[1] - second[1])
+        return percentiles(first[0] - second[0], min(first[1], second[1]))
 
 
-def _means(run: Run) -> Iterator[tuple[Key, tuple[float, NDArray[np.float64]]]]:
+def _means(run: Run) -> Iterator[tuple[Key, Numbers]]:
     parts = [metrics.lean(part) for part in run.parts()]
     if not parts:
         return
@@ -88,13 +90,7 @@ def _means(run: Run) -> Iterator[tuple[Key, tuple[float, NDArray[np.float64]]]]:
     means = resample(sums, run.stamp["seed"])
     for s, of, column in zip(chosen, sums, means.T, strict=True):
         if of.images >= 2:
-            yield (s.metric.name, s.metric.kind, s.family, s.stratum), (of.mean, column)
-
-
-def _interval(column: NDArray[np.float64]) -> tuple[float, float]:
-    tail = 100 * (1 - LEVEL) / 2
-    low, high = np.nanpercentile(column, [tail, 100 - tail])
-    return float(low), float(high)
+            yield (s.metric.name, s.metric.kind, s.family, s.stratum), (column, of.images)
 
 
 def _judge(claim: dict[str, Any], drawn: _Drawn) -> Claim:
@@ -142,7 +138,7 @@ def _at_most(claim: dict[str, Any], drawn: _Drawn, there: list[str]) -> Found:
     out: Found = []
     for model in there:
         found = drawn.value(model, (claim["metric"], claim["kind"], claim["family"], ALL))
-        interval = None if found is None else tuple(claim["value"] - end for end in reversed(_interval(found[1])))
+        interval = None if found is None else tuple(claim["value"] - end for end in reversed(percentiles(*found)))
         what = f"{claim['value']} minus {claim['metric']} of {model}"
         out.append(_ordered(interval, what))
     return out

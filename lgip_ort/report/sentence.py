@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from lgip_ort.judge import in_margins
 from lgip_ort.parity import Comparison
 from lgip_ort.report import names
 from lgip_ort.report.contract import headline
@@ -40,11 +43,12 @@ def of_comparison(comparison: Comparison) -> str:
     if comparison.verdict == "equal":
         return f"{_upper(who)} behaves like {whom}: all {len(rows)} differences lie within their margins."
     if comparison.verdict == "drifted":
-        worst = max((r for r in rows if r.verdict == "drifted"), key=lambda r: abs(r.delta) / r.margin)
+        worst = max((r for r in rows if r.verdict == "drifted"), key=lambda r: abs(in_margins(r.delta, r.margin)))
+        times = abs(in_margins(worst.delta, worst.margin))
+        far = "where none is allowed" if math.isinf(times) else f"{times:.1f} times its margin"
         return (
-            f"{_upper(who)} does not behave like {whom}: {names.metric_of(worst)} is off by {worst.delta:+.4f}, "
-            f"{abs(worst.delta) / worst.margin:.1f} times its margin; {within} of {len(rows)} differences lie within "
-            f"theirs.{_blame(comparison)}"
+            f"{_upper(who)} does not behave like {whom}: {names.metric_of(worst)} is off by {worst.delta:+.4f}, {far}; "
+            f"{within} of {len(rows)} differences lie within theirs.{_blame(comparison)}"
         )
     if not rows:
         return f"Nothing was compared: {who} and {whom} share no pairs."
