@@ -26,10 +26,10 @@ format: $(VENV)/.dev ## put every file into shape
 zoo: $(VENV)/.dev ## export every model of the zoo, most with random weights, and write the tables in docs/ (half an hour)
 	$(BIN)/python benchmarks/zoo.py
 
-mutants: $(VENV)/.dev ## damage deployments and ask the gate: is it any good? (a quarter of an hour)
+mutants: $(VENV)/.dev ## damage deployments and ask the gate: is it any good? (twenty minutes)
 	$(BIN)/python benchmarks/mutants.py --write
 
-coverage: $(VENV)/.dev ## simulate scores: do 95 % intervals hold the truth in 95 of 100 repeats? (two minutes)
+coverage: $(VENV)/.dev ## simulate scores: do 95 % intervals hold the truth in 95 of 100 repeats? (three minutes)
 	$(BIN)/python benchmarks/coverage.py --out docs/measurements/coverage.json
 
 screenshot: $(VENV)/.dev ## take the README's picture of a report again (needs chromium)
