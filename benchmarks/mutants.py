@@ -238,6 +238,8 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Damage deployments and ask the gate."""
+    if write and (only or model or limit):
+        raise typer.BadParameter("--write is for all variants of both models: the tables are written as a whole")
     known = {variant.name for variant in EVERY}
     if unknown := set(only or ()) - known:
         raise typer.BadParameter(f"{', '.join(unknown)}: known are {', '.join(sorted(known))}")

@@ -67,7 +67,7 @@ def test_wrong_padding_is_a_drift(exported, bench, tmp_path):
     assert refused.code == 2
     assert "text_model_fp16.onnx: sha256" in refused.err
     rehash(broken)
-    outcome = bench("--engine", "both", "--bundle", broken, "--limit", IMAGES, "--json")
+    outcome = bench("--engine", "both", "--bundle", broken, "--limit", 100, "--json")
     assert (outcome.code, outcome.json()["verdict"]) == (1, "drifted")
     assert outcome.json()["embedding_cosine"]["image_min"] > 0.9999 > outcome.json()["embedding_cosine"]["text_min"]
 

@@ -25,7 +25,7 @@ def put(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:
     for tensor in model.graph.initializer:
         if tensor.name == name:
             kept = numpy_helper.to_array(tensor).dtype
-            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value).astype(kept), name))
+            tensor.CopyFrom(numpy_helper.from_array(np.array(value, kept, order="C"), name))
             return
     raise Absent(f"no tensor {name}")
 
