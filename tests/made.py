@@ -121,6 +121,13 @@ def make_run(
     return Run(folder, STAMP | stamp)
 
 
+def wide_margins(folder: Path) -> Path:
+    """Margins that a share of a hundred images can be proved to keep."""
+    path = folder / "wide.toml"
+    path.write_text("[PR]\nabsolute = 0.05\n[recall]\nabsolute = 0.05\n")
+    return path
+
+
 def write_shard(folder: Path, scores: pl.DataFrame, number: int = 0, start: int = 0, rows: int | None = None) -> None:
     """The scores of `rows` rows of the table from `start` on as a shard of a run; by default of the whole table."""
     place = json.dumps({"start": start, "rows": len(scores) if rows is None else rows, "skipped": []})

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 pytest.importorskip("torch", reason="the exporter's dependencies are not installed")
 
 import exports
+from made import wide_margins
 from toy import edit_graph
 
 from exporter import structure
@@ -82,7 +83,7 @@ def test_profile_is_that_of_our_own_export(kind, adopted, bench, tmp_path):
     bundles = (own, *(adopted(layout, kind) for layout in LAYOUTS))
     ours, *theirs = (bench("--bundle", path, "--limit", 100, "--json").json()["run"] for path in bundles)
     for run in theirs:
-        outcome = bench("compare", ours, run, "--json")
+        outcome = bench("compare", ours, run, "--margins", wide_margins(tmp_path), "--json")
         found = outcome.json()
         assert min(found["embedding_cosine"].values()) > 0.99999 and found["max_ds"] < 1e-5
         assert (outcome.code, found["verdict"], found["sign_changes"]["n"]) == (0, "equal", 0)
